@@ -1,0 +1,1 @@
+"""What the records say: calibration, margins, bounds and statistics. Never imports torch."""

@@ -1,0 +1,1 @@
+"""What people look at. Never imports torch or runners."""

@@ -1,0 +1,1 @@
+"""What makes records: specs, the training loop and its probes."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+ROOMS = ("analysis", "runners", "figures")
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -39,6 +40,11 @@ class Plugin(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     name: ClassVar[str] = ""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        room, _, file = cls.__module__.partition(".")
+        cls.name = file.rpartition(".")[2] if room in ROOMS else f"{cls.__module__}:{cls.__qualname__}"
 
     def table(self) -> dict[str, Any]:
         """The resolved settings as plain JSON values, ``name`` first."""
@@ -93,14 +99,15 @@ class Registry(Generic[P]):
                 f"{setting} = {name!r}: {module_name} has no subclass of "
                 f"{self.base.__module__}.{self.base.__name__} by that name"
             )
-        plugin.name = name
         return plugin
 
     def _only_plugin(self, module: Any) -> type[P] | None:
         found = [
             value
             for value in vars(module).values()
-            if isinstance(value, type) and issubclass(value, self.base) and value.__module__ == module.__name__
+            if isinstance(value, type)
+            and issubclass(value, self.base)
+            and value.__module__ == module.__name__
         ]
         return found[0] if len(found) == 1 else None
 

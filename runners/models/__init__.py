@@ -1,6 +1,7 @@
 """Networks, one file each; the folder is the list."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from torch import nn
 
@@ -8,7 +9,13 @@ from analysis.plugins import Plugin, Registry
 
 
 class Model(Plugin):
-    """Settings of a network."""
+    """Settings of a network.
+
+    Attributes:
+        samples_per_pass: samples per forward pass over a whole split, which bounds memory.
+    """
+
+    samples_per_pass: ClassVar[int] = 10_000
 
     @abstractmethod
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -1,7 +1,7 @@
 """Training losses, one file each; the folder is the list."""
 
 from abc import abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -17,6 +17,10 @@ class Loss(Plugin):
     """
 
     output: ClassVar[Literal["ce", "mse"]] = "ce"
+
+    def for_data(self, data: Any) -> "Loss":
+        """The same loss, told about the data (a `runners.datasets.Data`) it will meet: what a pixel is worth."""
+        return self
 
     @abstractmethod
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

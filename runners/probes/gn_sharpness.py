@@ -1,0 +1,41 @@
+"""Top eigenvalue of the Gauss-Newton matrix."""
+
+from typing import Any, ClassVar
+
+from analysis.plugins import Positive
+from runners.curvature import SharpnessTracker
+from runners.observation import Observation
+from runners.probes import Probe, Reading
+
+
+class GaussNewtonSharpness(Probe):
+    """lambda_max of mean_i J_i^T H_z(p_i) J_i on the full training set, with the residual that certifies it.
+
+    Attributes:
+        tol: relative residual at which the search stops.
+    """
+
+    tol: Positive = 5e-3
+    needs_gradient: ClassVar[bool] = True
+
+    def measure(self, observation: Observation, memory: dict[str, Any]) -> Reading:
+        tracker = SharpnessTracker(tol=self.tol)
+        if memory:
+            tracker.load_state_dict(memory)
+        reading = tracker.update(
+            observation.model,
+            observation.splits["train"].x,
+            observation.loss.output,
+            forward=observation.forward("train"),
+            gradient=observation.gradient(),
+        )
+        memory.update(tracker.state_dict())
+        return {
+            "scalars": {
+                "lambda_max": reading.value,
+                "lambda_max_residual": reading.residual,
+                "lambda_second": reading.second,
+                "lambda_max_products": reading.products,
+                "lambda_max_guard": reading.guard,
+            }
+        }

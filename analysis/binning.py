@@ -40,10 +40,74 @@ def edges(bins: int, dtype: DTypeLike) -> Array:
     return (np.arange(bins + 1) / bins).astype(dtype)
 
 
+class WidthIndex:
+    """Equal-width bins of rows of one shape and type, found without a search and in memory that is used again.
+
+    A score c above the edge e = round(k/M) is above k/M itself, because e is the nearest value to it; so the rounded
+    product c M is at least k. Hence floor(c M) is never too low for right-closed bins, and too high only by one,
+    where c is not above the edge it names: one comparison settles it. Likewise ceil(c M) - 1, which is never too
+    high, for left-closed bins.
+
+    A score below 0 or NaN gets a negative bin (numpy complains of NaN), a score above 1 a bin >= M. What a call returns
+    is overwritten by the next one.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, bins: int, closed: Side) -> None:
+        self.right = closed == "right"
+        # A product in float16 could round too far.
+        self.dtype = np.result_type(dtype, np.float32)
+        self.bins = self.dtype.type(bins)
+        self.edges = edges(bins, dtype).astype(self.dtype)
+        # The outer edges turn nothing in [0, 1] away: 0 is in the first bin, 1 in the last.
+        if self.right:
+            self.edges[0] = np.nextafter(self.edges[0], self.dtype.type(-1))
+        else:
+            self.edges[-1] = 2
+        self.product, self.edge = np.empty(shape, self.dtype), np.empty(shape, self.dtype)
+        self.index, self.moved = np.empty(shape, np.int64), np.empty(shape, bool)
+
+    def __call__(self, confidence: Array) -> Index:
+        np.multiply(confidence, self.bins, out=self.product, dtype=self.dtype)
+        if not self.right:
+            np.ceil(self.product, out=self.product)
+        np.copyto(self.index, self.product, casting="unsafe")
+        np.take(self.edges, self.index, out=self.edge, mode="clip")
+        if self.right:
+            np.less_equal(confidence, self.edge, out=self.moved)
+            return np.subtract(self.index, self.moved, out=self.index) if self.moved.any() else self.index
+        self.index -= 1
+        np.greater_equal(confidence, self.edge, out=self.moved)
+        return np.add(self.index, self.moved, out=self.index)
+
+
 def width_index(confidence: Array, bins: int, closed: Side) -> Index:
     """Equal-width bin of each entry, in the shape of ``confidence``."""
-    inner = edges(bins, confidence.dtype)[1:-1]
-    return np.searchsorted(inner, confidence, side="left" if closed == "right" else "right")
+    return WidthIndex(confidence.shape, confidence.dtype, bins, closed)(confidence)
+
+
+def width_gaps(confidence: Array, correct: Array, bins: int, closed: Side) -> Floats | None:
+    """Sums of correct - confidence over equal-width bins, [rows, bins], of long rows [rows, n] of any types.
+
+    Row by row, so that all of a row's work stays in cache: several times faster than whole arrays at a time. None
+    if an entry is outside [0, 1].
+    """
+    if correct.dtype.kind != "b" and not (correct.min() >= 0 and correct.max() <= 1):
+        return None
+    find = WidthIndex(confidence.shape[1:], confidence.dtype, bins, closed)
+    gap = np.empty(confidence.shape[1:])
+    found = np.empty((len(confidence), bins))
+    with np.errstate(invalid="ignore"):
+        for row, (c, a) in enumerate(zip(confidence, correct, strict=True)):
+            np.copyto(gap, a)
+            np.subtract(gap, c, out=gap)
+            try:
+                sums = np.bincount(find(c), gap, minlength=bins)
+            except ValueError:
+                return None
+            if len(sums) > bins:
+                return None
+            found[row] = sums
+    return found
 
 
 def _tie_ends(ordered: Array) -> tuple[Index, Index]:
@@ -87,18 +151,23 @@ def mass_bins(confidence: Array, correct: Floats, bins: int, closed: Side, ties:
     return index, carried
 
 
+def check_rules(bins: int, binning: Binning, closed: Side, ties: Ties) -> None:
+    """Raises SettingError for a count below 1, or a rule that does not exist."""
+    check_count("bins", bins)
+    choose("binning", binning, ("width", "mass"))
+    choose("closed", closed, ("right", "left"))
+    choose("ties", ties, ("together", "average"))
+
+
 def assign(
     confidence: Array, correct: Floats, bins: int, binning: Binning, closed: Side, ties: Ties
 ) -> tuple[Index, Floats]:
     """Bin of each sample of rows [r, n], in 0 to bins - 1, and the outcome that it carries.
 
     Raises:
-        SettingError: a count below 1, or a rule that does not exist.
+        SettingError: see `check_rules`.
     """
-    check_count("bins", bins)
-    choose("binning", binning, ("width", "mass"))
-    choose("closed", closed, ("right", "left"))
-    choose("ties", ties, ("together", "average"))
+    check_rules(bins, binning, closed, ties)
     if binning == "mass":
         return mass_bins(confidence, correct, bins, closed, ties)
     return width_index(confidence, bins, closed), correct

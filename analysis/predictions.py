@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+_BLOCK = 4096
 Floats = NDArray[np.float64]
 Array = NDArray[Any]
 
@@ -93,7 +94,7 @@ def as_probabilities(probabilities: ArrayLike) -> Array:
     if p.dtype.kind != "f":
         p = p.astype(np.float64)
     check_range(p, "probability", 0, 1, "a number in [0, 1]")
-    totals = p.sum(axis=-1, dtype=np.float64)
+    totals = np.einsum("...k->...", p, dtype=np.float64)
     wrong = np.abs(totals - 1) > max(1e-5, p.shape[-1] * float(np.finfo(p.dtype).eps))
     if wrong.any():
         where = first(wrong)
@@ -175,18 +176,35 @@ def top_label(
     """
     checked = as_logits(values) if from_logits else as_probabilities(values)
     y = as_labels(labels, checked.shape)
-    # A tie is judged on what was given: a softmax can round two logits to one probability.
-    if ties == "first":
-        correct: Array = checked.argmax(axis=-1) == y
-    elif ties == "share":
-        top = checked == checked.max(axis=-1, keepdims=True)
-        correct = np.take_along_axis(top, y[..., None], axis=-1)[..., 0] / top.sum(axis=-1)
-    else:
+    if ties not in ("first", "share"):
         raise InputError(f"ties = {ties!r}; accepted: 'first', 'share'")
+    rows = checked.reshape(-1, checked.shape[-1])
+    confidence = np.empty(len(rows), np.float64 if from_logits else checked.dtype)
+    correct = np.empty(len(rows), bool if ties == "first" else np.float64)
+    for start in range(0, len(rows), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        confidence[block], correct[block] = _top(rows[block], y.reshape(-1)[block], from_logits, ties)
+    return confidence.reshape(checked.shape[:-1]), correct.reshape(checked.shape[:-1])
+
+
+def _top(rows: Array, y: Array, from_logits: bool, ties: str) -> tuple[Array, Array]:
+    """`top_label` of rows [r, K], worked class by class: reductions over a short last axis are slow."""
+    columns = np.array(rows.T, order="C")
+    top = columns.max(axis=0)
+    # A tie is judged on what was given: a softmax can round two logits to one probability.
+    is_top = columns == top
+    tied = is_top.sum(axis=0)
+    hit = is_top[y, np.arange(len(y))]
+    if ties == "share":
+        correct: Array = hit / tied
+    else:
+        correct = hit
+        several = np.flatnonzero(tied > 1)
+        correct[several] = rows[several].argmax(axis=-1) == y[several]
     if not from_logits:
-        return checked.max(axis=-1), correct
-    powers = checked - checked.max(axis=-1, keepdims=True)
-    return 1 / np.exp(powers, out=powers).sum(axis=-1), correct
+        return top, correct
+    columns -= top
+    return 1 / np.exp(columns, out=columns).sum(axis=0), correct
 
 
 def positive_class(values: ArrayLike, labels: ArrayLike, *, from_logits: bool) -> tuple[Array, Array]:
@@ -209,6 +227,20 @@ def positive_class(values: ArrayLike, labels: ArrayLike, *, from_logits: bool) -
     return p[..., 1], as_labels(labels, p.shape) == 1
 
 
+def as_rows(confidence: ArrayLike, correct: ArrayLike) -> tuple[Array, Array, tuple[int, ...]]:
+    """As `as_scores`, but ``correct`` keeps its type, and entries may lie outside [0, 1]."""
+    c, a = as_array(confidence, "confidence"), as_array(correct, "correct")
+    if c.dtype.kind != "f":
+        raise InputError(f"confidence is an array of {c.dtype}; expected floats (was it exchanged with correct?)")
+    try:
+        if c.shape[-1] != a.shape[-1]:
+            raise ValueError
+        shape = np.broadcast_shapes(c.shape, a.shape)
+    except (IndexError, ValueError):
+        raise InputError(f"confidence has shape {c.shape}, correct {a.shape}; expected equal [..., n]") from None
+    return _matrix(c, shape, c.dtype), _matrix(a, shape, a.dtype), shape[:-1]
+
+
 def as_scores(confidence: ArrayLike, correct: ArrayLike) -> tuple[Array, NDArray[np.float64], tuple[int, ...]]:
     """Confidence and correctness as contiguous matrices [rows, n], and the leading shape of the result.
 
@@ -220,19 +252,11 @@ def as_scores(confidence: ArrayLike, correct: ArrayLike) -> tuple[Array, NDArray
         InputError: NaN, out of range, empty, mismatched lengths; integers or bools as confidence, which are
             what stands there when the two arguments are exchanged.
     """
-    c, a = as_array(confidence, "confidence"), as_array(correct, "correct")
-    if c.dtype.kind != "f":
-        raise InputError(f"confidence is an array of {c.dtype}; expected floats (was it exchanged with correct?)")
-    if c.ndim == 0 or a.ndim == 0 or c.shape[-1] != a.shape[-1]:
-        raise InputError(f"confidence has shape {c.shape}, correct {a.shape}; expected equal [..., n]")
-    check_range(c, "confidence", 0, 1, "a number in [0, 1]")
+    c, a, shape = as_rows(confidence, correct)
+    check_range(as_array(confidence, "confidence"), "confidence", 0, 1, "a number in [0, 1]")
     if a.dtype.kind != "b":
-        check_range(a, "correct", 0, 1, "a bool, or a number in [0, 1]")
-    try:
-        shape = np.broadcast_shapes(c.shape, a.shape)
-    except ValueError:
-        raise InputError(f"confidence has shape {c.shape}, correct {a.shape}; expected equal [..., n]") from None
-    return _matrix(c, shape, c.dtype), _matrix(a, shape, np.float64), shape[:-1]
+        check_range(as_array(correct, "correct"), "correct", 0, 1, "a bool, or a number in [0, 1]")
+    return c, a.astype(np.float64), shape
 
 
 def _matrix(array: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:

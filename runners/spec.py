@@ -17,6 +17,9 @@ from runners.models import MODELS, Model
 from runners.optimizers import OPTIMIZERS, Optimizer
 from runners.probes import PROBES, Probe, with_checkpoints
 
+EXPERIMENTS = Path(__file__).parent / "experiments"
+"""The presets: one TOML file each."""
+
 DEFAULTS: dict[str, Any] = {
     "model": {"name": "mlp"},
     "loss": {"name": "ce"},

@@ -14,11 +14,11 @@ class ScoreRecalibration(Recalibration):
 
     "one_vs_rest" (Zadrozny and Elkan 2002; Guo et al. 2017) fits one map to each class's score and divides the K
     rates by their sum; where all are 0 the uncalibrated probabilities stay. "top_label" fits one map to the
-    predicted class's score, and the other classes share what its rate leaves, in their old proportions. It pools
-    all classes, so it needs fewer samples.
+    predicted class's score, which pools all classes and so needs fewer samples. The other classes share what its
+    rate leaves in their old proportions, evened out just so far that none of them passes the rate.
 
-    May change the argmax, with either: classes have different maps, and a rate can fall below what is left for the
-    second class.
+    May change the argmax. With "one_vs_rest" classes have different maps; with "top_label" only a rate below 1/K
+    does it, which says that the predicted class is not the likeliest.
 
     Attributes:
         classes: how K classes are made of two.
@@ -75,12 +75,20 @@ def _stack(maps: list[Floats]) -> Floats:
 
 
 def _spread(rate: Floats, top: Array, p: Floats) -> Floats:
-    """Probabilities with ``rate`` [n] for the class ``top`` [n] and the rest in the proportions of ``p`` [n, K]."""
+    """Probabilities with ``rate`` [n] for the class ``top`` [n], the rest shared after ``p`` [n, K]."""
     others = p.copy()
     np.put_along_axis(others, top[:, None], 0.0, axis=-1)
     left = others.sum(axis=-1, keepdims=True)
-    # A saturated softmax leaves nothing to share in proportion: share alike.
-    alike = (np.arange(p.shape[-1]) != top[:, None]) / (p.shape[-1] - 1)
-    spread = (1 - rate)[:, None] * np.where(left > 0, others / np.where(left > 0, left, 1), alike)
+    even = (np.arange(p.shape[-1]) != top[:, None]) / (p.shape[-1] - 1)
+    # A saturated softmax leaves nothing to share in proportion.
+    share = np.where(left > 0, others / np.where(left > 0, left, 1), even)
+    # A share q becomes q + mix (even - q), with the least mix in [0, 1] that keeps the largest below the rate: a
+    # softmax that was too sure gives the second class nearly all of the rest.
+    rest = (1 - rate)[:, None]
+    largest = share.max(axis=-1, keepdims=True)
+    excess = np.maximum(rest * largest - (1 - 1e-9) * rate[:, None], 0)
+    reach = rest * (largest - even.max(axis=-1, keepdims=True))
+    mix = np.minimum(np.divide(excess, reach, out=np.zeros_like(excess), where=reach > 0), 1)
+    spread = rest * (share + mix * (even - share))
     np.put_along_axis(spread, top[:, None], rate[:, None], axis=-1)
     return np.asarray(spread)

@@ -103,15 +103,18 @@ def _orthonormal(vector: Tensor, basis: Tensor, m: int) -> bool:
     if not 0 < length < float("inf"):
         return False
     row = torch.mul(vector, 1 / length, out=basis[m])
-    for _ in range(2 if m else 0):
+    if not m:
+        return True
+    for _ in range(2):
         torch.addmv(row, basis[:m].T, basis[:m] @ row, alpha=-1, out=row)
         rest = float(torch.linalg.vector_norm(row))
         if rest < 100 * torch.finfo(row.dtype).eps:
             return False
         row.mul_(1 / rest)
         if rest > 0.5:
-            break
-    return True
+            return True
+    # What a second pass still shortens is the rounding of the first.
+    return False
 
 
 def start_vectors(count: int, size: int, like: Tensor, seed: int) -> Tensor:

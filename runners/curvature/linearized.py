@@ -1,5 +1,6 @@
 """The linearisation of any network by automatic differentiation."""
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -34,6 +35,7 @@ class LinearizedNetwork:
         self._x = x
         self._chunk = chunk if chunk is not None and chunk < len(x) else None
         self._pushes = 0
+        self._forward_mode = True
         self._tangent_map: Callable[..., Tensor] | None = None
         self._pull: Callable[..., tuple[dict[str, Tensor]]] | None = None
 
@@ -46,9 +48,23 @@ class LinearizedNetwork:
         return torch.stack(columns, dim=1)
 
     def _push(self, function: Callable[..., Tensor], tangent: dict[str, Tensor]) -> Tensor:
+        if self._forward_mode:
+            try:
+                return self._push_forward(function, tangent)
+            except NotImplementedError:
+                # Some of torch's operations cannot be differentiated forward.
+                self._forward_mode = False
+        # J v as the derivative in u of the linear map u -> J^T u.
+        z, pull = vjp(function, self.parameters)
+        return vjp(lambda u: pull(u)[0], torch.zeros_like(z))[1](tangent)[0]
+
+    def _push_forward(self, function: Callable[..., Tensor], tangent: dict[str, Tensor]) -> Tensor:
         self._pushes += 1
         if self._tangent_map is None and self._chunk is None and self._pushes > PUSHES_BEFORE_TRACING:
-            _, self._tangent_map = linearize(function, self.parameters)
+            with warnings.catch_warnings():
+                # torch complains of the way in which it traces itself.
+                warnings.simplefilter("ignore")
+                _, self._tangent_map = linearize(function, self.parameters)
         if self._tangent_map is not None:
             return self._tangent_map(tangent)
         return jvp(function, (self.parameters,), (tangent,))[1]

@@ -46,6 +46,36 @@ def test_every_edge_is_closed_on_the_stated_side_in_every_type(bins, dtype):
         assert (cal.reliability(below, correct[1:], bins, closed=closed).count == 1).all()
 
 
+@pytest.mark.parametrize("closed", ["right", "left"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_long_rows_take_the_same_bins_as_a_search(dtype, closed):
+    for bins in (*range(1, 40), 97, 1000):
+        edge = np.array([k / bins for k in range(bins + 1)]).astype(dtype)
+        score = np.concatenate([edge, np.nextafter(edge[:-1], dtype(1)), np.nextafter(edge[1:], dtype(0))])
+        score = np.concatenate([score, np.random.default_rng(0).uniform(size=1000).astype(dtype)])
+        side = "left" if closed == "right" else "right"
+        index = np.searchsorted(edge[1:-1], score, side=side)
+        correct = np.arange(len(score)) % 3 == 0
+        expected = np.abs(np.bincount(index, correct - score.astype(float), minlength=bins)).sum() / len(score)
+        assert cal.ece(score, correct, bins, closed=closed) == pytest.approx(expected, abs=1e-12)
+
+
+def test_long_rows_and_short_ones_round_alike(monkeypatch):
+    confidence, correct = random_samples(1500, shape=(2, 3))
+    fast = cal.ece(confidence, correct)
+    assert fast[1, 2] == cal.ece(confidence[1, 2], correct[1, 2])
+    monkeypatch.setattr(cal, "_LONG_ROW", 10**9)
+    np.testing.assert_array_equal(fast, cal.ece(confidence, correct))
+
+
+@pytest.mark.parametrize("value", [np.nan, -0.1, 1.1])
+def test_a_bad_entry_of_a_long_row_is_named_too(value):
+    confidence, correct = random_samples(1500, shape=(2,))
+    confidence[1, 7] = value
+    with pytest.raises(cal.InputError, match=rf"confidence at \(1, 7\) is {value}"):
+        cal.ece(confidence, correct)
+
+
 def test_average_ties_split_a_tie_and_share_its_outcome():
     confidence, correct = np.array([0.9, 0.8, 0.8, 0.8, 0.8, 0.5]), np.array([1, 1, 0, 0, 0, 1])
     shared = np.array([1, 0.25, 0.25, 0.25, 0.25, 1])
@@ -126,6 +156,16 @@ def test_a_batch_of_logits_equals_its_rows_bit_for_bit(name):
     batch = LOGIT_METRICS[name](scattered, labels)
     for place in np.ndindex(2, 3):
         np.testing.assert_array_equal(batch[place], LOGIT_METRICS[name](logits[place], labels[place]))
+
+
+@pytest.mark.parametrize("n", [1, 30, 1200])
+def test_no_metric_writes_into_its_input(n):
+    for table, data in [(METRICS, random_samples(max(n, 2))), (LOGIT_METRICS, random_logits(n))]:
+        for array in data:
+            array.flags.writeable = False
+        for name, metric in table.items():
+            if n < 1000 or name != "skce":
+                metric(*data)
 
 
 def test_one_row_gives_a_number():

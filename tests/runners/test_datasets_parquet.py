@@ -44,9 +44,7 @@ def write_parquet(
 
 def parquet_folder(folder: Path, train: list[bytes | None] | None = None) -> Path:
     root = folder / "pictures"
-    write_parquet(
-        root / "train.parquet", train or [encoded(i) for i in range(12)], [i % 3 for i in range(12)]
-    )
+    write_parquet(root / "train.parquet", train or [encoded(i) for i in range(12)], [i % 3 for i in range(12)])
     write_parquet(root / "test.parquet", [encoded(100 + i) for i in range(6)], [i % 3 for i in range(6)])
     return root
 
@@ -186,9 +184,7 @@ def test_parquet_files_that_are_none(tmp_path: Path) -> None:
         load("parquet", root=str(root / "test.parquet"))
 
 
-@pytest.mark.skipif(
-    "MARGINTAIL_DATA" not in os.environ, reason="MARGINTAIL_DATA does not name the data folder"
-)
+@pytest.mark.skipif("MARGINTAIL_DATA" not in os.environ, reason="MARGINTAIL_DATA does not name the data folder")
 def test_cifar10_as_jpeg() -> None:
     data = load("parquet", root="$MARGINTAIL_DATA/cifar10-jpeg", train_size=1000, test_size=500)
     assert (data.classes, data.input_shape) == (10, (3, 32, 32))

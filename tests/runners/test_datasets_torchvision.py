@@ -121,9 +121,7 @@ def test_svhn_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist", "fashion_mnist", "svhn"])
-def test_missing_data_are_fetched_only_when_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_missing_data_are_fetched_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def offline(*_: Any, **__: Any) -> None:
         raise OSError("no route to host")
 
@@ -149,9 +147,7 @@ def test_a_download_lands_in_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert load("cifar100", root=str(tmp_path / "new" / "folder"), download=True).classes == 100
 
 
-def test_a_second_process_waits_for_the_download_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_process_waits_for_the_download_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads = []
     half_way = threading.Event()
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.plugins import SettingError
-from runners.spec import RunSpec, read_experiment
+from runners.spec import EXPERIMENTS, RunSpec, read_experiment
 
 BASE = {
     "dataset": {"name": "digits", "train_size": 100, "test_size": 50},
@@ -176,3 +176,19 @@ def test_a_plugin_outside_the_repository(tmp_path, monkeypatch):
     spec = RunSpec.from_dict(changed(optimizer={"name": "elsewhere:Mine", "lr": 0.1}))
     assert spec.table()["optimizer"] == {"name": "elsewhere:Mine", "lr": 0.1, "batch_size": None, "nu": 0.5}
     assert spec.id.startswith("Mine-lr0.1-s0-")
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_preset_reads_and_says_what_it_is(path):
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    assert read_experiment(path)
+
+
+def test_the_demo_has_the_runs_that_the_statistics_need():
+    specs = read_experiment(EXPERIMENTS / "demo.toml")
+    for optimizer in ("gd", "sgd", "adamw", "muon", "sam"):
+        runs = [spec for spec in specs if spec.optimizer.name == optimizer]
+        assert len({spec.optimizer.lr for spec in runs}) == 4
+        assert len(runs) == 4 * 3
+    assert {spec.steps for spec in specs} == {300}
+    assert {spec.probes["gn_sharpness"].every for spec in specs} == {1}

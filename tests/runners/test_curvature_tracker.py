@@ -1,0 +1,227 @@
+"""The sharpness tracker: planted spectra, crossings, resume, and trajectories against float64."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from runners.curvature import GaussNewton, SharpnessTracker, run_forward
+from runners.curvature.inputs import principal_inputs
+from runners.models import MODELS
+from tests.oracles_curvature import dense_gauss_newton
+
+
+class Planted(nn.Module):
+    """A network whose "mse" Gauss-Newton matrix has a spectrum that the test sets.
+
+    The logits of sample i are (c root_i q_i . theta, 0) with orthonormal q_i and c^2 = n, so that the matrix is
+    sum_i root_i^2 q_i q_i^T, as 2/K = 1.
+    """
+
+    def __init__(self, size: int, rotate: bool) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.zeros(size, dtype=torch.float64))
+        torch.manual_seed(0)
+        basis = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64)).Q
+        self.basis = basis if rotate else torch.eye(size, dtype=torch.float64)
+        self.spectrum = torch.ones(size, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = x @ (self.spectrum.sqrt()[:, None] * (self.basis @ self.theta[:, None])) * len(self.theta) ** 0.5
+        return torch.cat([first, torch.zeros_like(first)], dim=1)
+
+
+SIZE = 60
+IDENTITY = torch.eye(SIZE, dtype=torch.float64)
+
+
+def bulk() -> Tensor:
+    """Eigenvalues below 1, as most of a network's are small beside the top ones."""
+    return torch.linspace(1.0, 0.01, SIZE, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+@pytest.mark.parametrize("steps", [40, 2])
+def test_two_eigenvalues_that_swap_are_followed(rotate: bool, steps: int) -> None:
+    """Slowly over 40 steps, and at once; the eigenvectors do not move at all, so nothing leads from one to the other."""
+    model = Planted(SIZE, rotate)
+    tracker = SharpnessTracker()
+    for step in range(-3, steps + 3):
+        part = min(max(step / (steps - 1), 0.0), 1.0)
+        model.spectrum = bulk()
+        model.spectrum[3] = 10 - 2 * part
+        model.spectrum[8] = 8 + 2 * part
+        reading = tracker.update(model, IDENTITY, "mse")
+        assert reading.value == pytest.approx(float(model.spectrum.max()), rel=2e-4)
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_an_eigenvalue_that_jumps_up_from_the_bulk_is_found_at_once(rotate: bool) -> None:
+    model = Planted(SIZE, rotate)
+    tracker = SharpnessTracker()
+    guards = 0
+    for step in range(12):
+        model.spectrum = bulk()
+        model.spectrum[3] = 10.0 if step < 6 else 5.0
+        model.spectrum[20] = 0.5 if step < 6 else 9.0
+        reading = tracker.update(model, IDENTITY, "mse")
+        guards += reading.guard
+        assert reading.value == pytest.approx(float(model.spectrum.max()), rel=2e-4)
+    assert guards == 1
+
+
+def test_an_eigenvalue_that_overtakes_unseen_is_found_within_a_probes_interval() -> None:
+    """The old one stays as it is, with a zero residual: nothing but the periodic random probe can tell."""
+    model = Planted(SIZE, rotate=True)
+    tracker = SharpnessTracker()
+    wrong = 0
+    for step in range(60):
+        model.spectrum = bulk()
+        model.spectrum[3] = 10.0
+        model.spectrum[20] = 0.5 if step < 5 else 20.0
+        wrong += abs(tracker.update(model, IDENTITY, "mse").value / float(model.spectrum.max()) - 1) > 2e-4
+    assert wrong < 25
+
+
+def test_a_degenerate_top_and_a_matrix_that_becomes_zero_and_back() -> None:
+    model = Planted(SIZE, rotate=True)
+    tracker = SharpnessTracker()
+    for scale in (1.0, 1.0, 0.0, 0.0, 1.0):
+        model.spectrum = bulk()
+        model.spectrum[:4] = 7.0
+        model.spectrum *= scale
+        reading = tracker.update(model, IDENTITY, "mse")
+        assert reading.value == pytest.approx(7.0 * scale, rel=2e-4)
+        assert reading.residual <= 0.02 * 7
+
+
+def digits_like(n: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Clustered inputs with a decaying spectrum, and labels."""
+    generator = torch.Generator().manual_seed(1)
+    y = torch.randint(0, 5, (n,), generator=generator)
+    centres = torch.randn(5, width, generator=generator)
+    decay = torch.linspace(0, 4, width).neg().exp()
+    return ((centres[y] + torch.randn(n, width, generator=generator)) * decay).to(dtype), y
+
+
+@pytest.mark.parametrize("rank", [4, 100])
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_values_along_a_descent_at_the_edge_are_those_of_float64(name: str, rank: int) -> None:
+    x, y = digits_like(120, 64, torch.float32)
+    torch.manual_seed(0)
+    if name == "cnn":
+        x = x.view(-1, 1, 8, 8)
+        model = MODELS.build({"name": "cnn", "channels": (4,), "activation": "tanh"}, "m").build((1, 8, 8), 5)
+    else:
+        model = MODELS.build({"name": "mlp", "hidden": (16, 16)}, "m").build((64,), 5)
+    tracker = SharpnessTracker(rank=rank)
+    descent = torch.optim.SGD(model.parameters(), lr=0.8)
+    for step in range(60):
+        forward = run_forward(model, x, grad=True)
+        gradient = torch.autograd.grad(cross_entropy(forward.logits, y), list(model.parameters()))
+        reading = tracker.update(model, x, "ce", forward=forward, gradient=gradient)
+        if step % 6 == 0:
+            exact, _, _ = GaussNewton(copy.deepcopy(model).double(), x.double()).top(1, 1e-6, seed=step)
+            error = 1 - reading.value / float(exact[0])
+            # A lower bound, up to float32's rounding. Four input directions hold less of the vector.
+            assert -1e-5 < error < (1e-2 if rank == 4 else 2e-4)
+            assert reading.residual <= (0.3 if rank == 4 else 0.021) * reading.value
+        for p, g in zip(model.parameters(), gradient, strict=True):
+            p.grad = g
+        descent.step()
+
+
+def test_residual_and_value_are_those_of_the_whole_matrix_when_the_search_is_reduced() -> None:
+    x, _ = digits_like(40, 30, torch.float64)
+    torch.manual_seed(0)
+    model = MODELS.build({"name": "mlp", "hidden": (6,)}, "m").build((30,), 5).double()
+    tracker = SharpnessTracker(rank=5)
+    reading = tracker.update(model, x)
+    dense = dense_gauss_newton(model, x, "ce")
+    basis = principal_inputs(x, 5).basis
+    reduced = tracker.state_dict()["vectors"][0]
+    vector = torch.cat([(reduced[:30].view(6, 5) @ basis.T).flatten(), reduced[30:]])
+    theta = float(vector @ dense @ vector)
+    assert reading.residual == pytest.approx(float((dense @ vector - theta * vector).norm()), rel=1e-6)
+    assert reading.value == pytest.approx(float((dense @ vector).square().sum()) / theta, rel=1e-10)
+
+
+def test_few_samples_lose_nothing_by_the_reduction() -> None:
+    x, _ = digits_like(12, 64, torch.float64)
+    found = principal_inputs(x, 30)
+    assert found.complete
+    assert found.basis.shape == (64, 12)
+    assert torch.allclose(found.coordinates @ found.basis.T, x, atol=1e-10)
+
+
+def test_the_inputs_are_factored_once_and_anew_when_they_change() -> None:
+    x, _ = digits_like(40, 30, torch.float64)
+    first = principal_inputs(x, 5)
+    assert principal_inputs(x, 5) is first
+    x.mul_(2)
+    assert torch.allclose(principal_inputs(x, 5).coordinates.norm(), 2 * first.coordinates.norm())
+
+
+@pytest.mark.parametrize("rank", [5, 100])
+def test_a_resumed_tracker_goes_on_bit_for_bit(rank: int) -> None:
+    x, y = digits_like(60, 40, torch.float32)
+
+    def run(cut: int | None) -> list[tuple[float, ...]]:
+        torch.manual_seed(0)
+        model = MODELS.build({"name": "mlp", "hidden": (8,)}, "m").build((40,), 5)
+        descent = torch.optim.SGD(model.parameters(), lr=0.5)
+        tracker, readings = SharpnessTracker(rank=rank, seed=3), []
+        inputs = x.clone()
+        for step in range(40):
+            if step == cut:
+                state = copy.deepcopy(tracker.state_dict())
+                tracker, inputs = SharpnessTracker(rank=rank, seed=3), x.clone()
+                tracker.load_state_dict(state)
+            readings.append(tracker.update(model, inputs)[:5])
+            descent.zero_grad()
+            cross_entropy(model(inputs), y).backward()
+            descent.step()
+            torch.randn(step % 3)
+        return readings
+
+    whole = run(None)
+    for cut in (1, 7, 25):
+        assert repr(run(cut)) == repr(whole)
+
+
+def test_another_network_starts_the_search_anew() -> None:
+    x, _ = digits_like(30, 10, torch.float64)
+    tracker = SharpnessTracker(tol=1e-4)
+    for hidden in ((4,), (6,), (4, 4)):
+        torch.manual_seed(0)
+        model = MODELS.build({"name": "mlp", "hidden": hidden}, "m").build((10,), 5).double()
+        exact = torch.linalg.eigvalsh(dense_gauss_newton(model, x, "ce"))[-1]
+        assert tracker.update(model, x).value == pytest.approx(float(exact), rel=1e-6)
+
+
+def test_logits_that_are_not_finite_give_nan_and_leave_the_memory_alone() -> None:
+    x, _ = digits_like(30, 10, torch.float64)
+    model = MODELS.build({"name": "mlp", "hidden": (4,)}, "m").build((10,), 5).double()
+    tracker = SharpnessTracker()
+    before = tracker.update(model, x)
+    state = tracker.state_dict()
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken[1].weight[0, 0] = float("nan")
+    reading = tracker.update(broken, x)
+    assert reading.value != reading.value
+    assert tracker.state_dict()["vectors"] is state["vectors"]
+    assert tracker.update(model, x).value == pytest.approx(before.value, rel=1e-4)
+
+
+def test_the_search_draws_nothing_from_the_global_generator() -> None:
+    x, _ = digits_like(30, 10, torch.float64)
+    model = MODELS.build({"name": "mlp", "hidden": (4,)}, "m").build((10,), 5).double()
+    torch.manual_seed(5)
+    expected = torch.randn(3)
+    torch.manual_seed(5)
+    SharpnessTracker().update(model, x)
+    GaussNewton(model, x).top(2)
+    assert torch.equal(torch.randn(3), expected)

@@ -105,9 +105,7 @@ class Registry(Generic[P]):
         found = [
             value
             for value in vars(module).values()
-            if isinstance(value, type)
-            and issubclass(value, self.base)
-            and value.__module__ == module.__name__
+            if isinstance(value, type) and issubclass(value, self.base) and value.__module__ == module.__name__
         ]
         return found[0] if len(found) == 1 else None
 

@@ -34,17 +34,19 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> Floats:
     z = z.reshape(-1, *z.shape[-2:])
     y = y.reshape(z.shape[:-1])
     below_top = np.ascontiguousarray(z - z.max(axis=-1, keepdims=True))
-    found = [_best_beta(gap, label) for gap, label in zip(below_top, y, strict=True)]
-    return per_row(1 / np.array(found), shape)
+    found = [_best(gap, label) for gap, label in zip(below_top, y, strict=True)]
+    return per_row(np.array(found), shape)
 
 
-def _best_beta(z: Floats, y: Array) -> float:
+def _best(z: Floats, y: Array) -> float:
     scale = -float(z.min())
     if scale == 0:
         return 1.0
-    low, high = min(1.0, 1 / (_REACH * scale)), max(1.0, _REACH / scale)
+    # In units of the largest gap; T = 1 is then beta = scale.
+    z = z / scale
     z_true = z[np.arange(len(z)), y]
-    beta, last = 1.0, np.inf
+    low, beta, high = min(scale, 1 / _REACH), scale, max(scale, _REACH)
+    last = np.inf
     for _ in range(_STEPS):
         slope, curvature = _slope(z, z_true, beta)
         low, high = (low, beta) if slope > 0 else (beta, high)
@@ -53,8 +55,9 @@ def _best_beta(z: Floats, y: Array) -> float:
             break
         # Along the exponential tail of a separable set Newton only creeps: its slope falls by e a step.
         trusted = low < newton < high and abs(slope) < last / 4
-        beta, last = (newton if trusted else float(np.sqrt(low * high))), abs(slope)
-    return beta
+        beta, last = (newton if trusted else float(np.sqrt(low) * np.sqrt(high))), abs(slope)
+    limits = np.finfo(np.float64)
+    return float(np.clip(scale / beta, limits.smallest_subnormal, limits.max))
 
 
 def _slope(z: Floats, z_true: Floats, beta: float) -> tuple[float, float]:

@@ -21,7 +21,7 @@ RATES, SEEDS = 4, 3
 
 NOTES = {
     "table1": "Pearson's r along a run is descriptive: two curves that rise and decay correlate whatever drives them. "
-    "The column coupling holds the verdict of the test that is valid for trajectories, alone: before Holm's adjustment.",
+    "The column coupling holds the verdict of the test that is valid for trajectories, before Holm's adjustment.",
     "table2": "The paper gives the accuracy of SAM with CalMO as 85.2 here and as 85.8 in Table A2; its standard "
     "deviations here are sqrt(3/2) times those of Table A1 (over 3 seeds with ddof 1 against ddof 0).",
     "tableA1": "The paper's standard deviations here are those of Table 2 over sqrt(3/2): ddof 0 over 3 seeds.",

@@ -40,8 +40,9 @@ def robust_margin_upper(
     It starts at the clean point and, ``restarts`` times more, at a random point of the ball (Madry et al. 2018, arXiv
     1706.06083). A step goes ``step_size`` along the sign of the gradient ("linf"), or along the gradient divided by its
     Euclidean norm ("l2"); then the point is projected onto the ball. Inputs are not clipped to the range of
-    pixels: the ball is that of the paper's definition. The least margin over all points met is kept, the clean one included, so the
-    estimate is at most the clean margin and never rises with more steps or restarts of the same generator.
+    pixels: the ball is that of the paper's definition. The least margin over all points met is kept, the clean
+    one included, so the estimate is at most the clean margin and never rises with more steps or restarts
+    of the same generator.
 
     Args:
         model: the network, in the mode to evaluate in; its running averages are left alone.

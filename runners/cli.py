@@ -19,14 +19,17 @@ from analysis.plugins import Plugin, Registry, SettingError
 from analysis.recalibrate import recalibrate_run
 from analysis.recalibration import RECALIBRATIONS
 from analysis.record import RecordError, Run, Runs
+from analysis.theory import verify_theory
 from analysis.verdicts import write_verdicts
 from figures.kinds import KINDS
-from runners.console import complain, console, print_frame, print_runs, print_verdicts, say
+from runners.console import complain, console, print_frame, print_result, print_runs, print_verdicts, say
+from runners.curvature.bench import compare, render
 from runners.datasets import DATASETS
-from runners.loop import load, spec_of
+from runners.loop import Training, arithmetic, load, spec_of
 from runners.losses import LOSSES
 from runners.models import MODELS
 from runners.optimizers import OPTIMIZERS
+from runners.passes import in_evaluation
 from runners.probes import PROBES
 from runners.progress import display
 from runners.spec import EXPERIMENTS, RunSpec, read_experiment
@@ -55,6 +58,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Replace a setting, such as --set steps=20 or --set optimizer.lr=0.1."),
 ]
+
+
+bench = typer.Typer(help="Measure what things cost.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
 
 
 @app.command()
@@ -156,15 +163,24 @@ def verify(
     plan: Annotated[
         str | None, typer.Option(help="A design instead of data: learning rates x seeds x steps, such as 4x3x300.")
     ] = None,
+    theory: Annotated[bool, typer.Option("--theory", help="The paper's inequalities, on random cases.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of verdicts.json and verdicts.csv; default: PATH.")] = None,
 ) -> None:
     """Judge each claim on records: SUPPORTED, REFUTED or INCONCLUSIVE. The exit status is 0 whatever the verdicts."""
-    given = [name for name, value in (("PATH", path), ("--frame", frame), ("--plan", plan)) if value is not None]
+    choices = {"PATH": path, "--frame": frame, "--plan": plan, "--theory": theory or None}
+    given = [name for name, value in choices.items() if value is not None]
     if len(given) != 1:
-        raise SettingError(f"verify: {' and '.join(given) or 'nothing'} given; expected one of PATH, --frame, --plan")
+        raise SettingError(f"verify: {' and '.join(given) or 'nothing'} given; expected one of {', '.join(choices)}")
     if plan is not None:
-        console.print(power.plan(*_design(plan)).summary(), markup=False, highlight=False, soft_wrap=True)
+        print_result(power.plan(*_design(plan)))
         say("Next: margintail run EXPERIMENT with such a grid, then margintail verify data/runs/EXPERIMENT.")
+        return
+    if theory:
+        result = verify_theory()
+        print_result(result)
+        if not result.holds:
+            raise typer.Exit(1)
+        say("Next: margintail verify data/runs/demo judges what was measured.")
         return
     verdicts = analysis.verify(_open(path) if path is not None else _table(frame))
     print_verdicts(verdicts)
@@ -216,13 +232,37 @@ def recalibrate(
     pd.concat(frames).to_csv(folder / "recalibration.csv", index=False)
     for run_id, table in tables.items():
         console.rule(escape(run_id), align="left")
-        console.print(table.summary(), markup=False, highlight=False, soft_wrap=True)
+        print_result(table)
         for (step, name), calibrator in table.calibrators.items():
             file = folder / f"{run_id}-{step}-{name.replace(' ', '-')}.json"
             file.write_text(calibrator.to_json(), encoding="utf-8")
     say(
         f"The table is {folder / 'recalibration.csv'}; each fitted calibrator lies beside it as JSON.",
         "Next: analysis.recalibration.Calibrator.from_json reads one, and calls on logits.",
+    )
+
+
+@bench.command("curvature")
+def bench_curvature(
+    experiment: Annotated[
+        str, typer.Argument(help="A TOML file or preset; its first run gives network and data.")
+    ] = "demo",
+    steps: Annotated[int, typer.Option(min=0, help="Training steps before the measurement.")] = 50,
+) -> None:
+    """What lambda_max costs here and in other libraries, in training steps of your own network, with accuracy."""
+    spec = read_experiment(_experiment(experiment))[0]
+    with arithmetic(spec):
+        training = Training(spec)
+        for _ in range(steps):
+            training.step(None)
+        samples = training.data.splits["train"]
+        with in_evaluation(training.model):
+            rows = compare(training.model, samples.x, samples.y, training.loss, spec.optimizer.lr)
+    console.print(render(rows), markup=False, highlight=False, soft_wrap=True)
+    absent = ", ".join(row.method for row in rows if row.absent)
+    say(
+        f"Measured on {training.data.label}, {spec.model.name}, after {steps} steps. Absent: {absent or 'none'}.",
+        "Next: pip install 'margintail[peers]' for the peers that are missing.",
     )
 
 

@@ -6,7 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from analysis.record import Runs
-from analysis.results import Verdict
+from analysis.results import Result, Verdict
 from analysis.summary import run_table
 
 console = Console()
@@ -51,6 +51,11 @@ def say(*sentences: str) -> None:
 
 def complain(sentence: str) -> None:
     Console(stderr=True).print(f"error: {sentence}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_result(result: Result) -> None:
+    """What a result says of itself."""
+    console.print(result.summary(), markup=False, highlight=False, soft_wrap=True)
 
 
 def print_verdicts(verdicts: list[Verdict]) -> None:

@@ -45,7 +45,7 @@ def train(
         RecordError: the record exists or cannot be written.
         Diverged: the loss is not finite; the record up to there is kept, with status "diverged".
     """
-    with _arithmetic(spec):
+    with arithmetic(spec):
         training = Training(spec)
         path = Path(out) / spec.id
         data = training.data
@@ -81,7 +81,7 @@ def resume(path: str | Path, *, report: Report | None = None, stop: Callable[[],
     if run.status == "finished":
         return run.path
     spec = spec_of(run)
-    with _arithmetic(spec):
+    with arithmetic(spec):
         training = Training(spec)
         recorded = run.meta["data"]["fingerprint"]
         if training.data.fingerprint != recorded:
@@ -253,7 +253,7 @@ def pick_device(name: str) -> torch.device:
 
 
 @contextmanager
-def _arithmetic(spec: RunSpec) -> Iterator[None]:
+def arithmetic(spec: RunSpec) -> Iterator[None]:
     """Deterministic arithmetic on the spec's threads, and a random state that is put back afterwards."""
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(spec.threads)

@@ -14,10 +14,7 @@ def dense_jacobians(model: nn.Module, x: Tensor) -> Tensor:
         logits = model(x[i : i + 1])[0]
         rows = [
             torch.cat(
-                [
-                    g.flatten()
-                    for g in torch.autograd.grad(z, parameters, retain_graph=True, materialize_grads=True)
-                ]
+                [g.flatten() for g in torch.autograd.grad(z, parameters, retain_graph=True, materialize_grads=True)]
             )
             for z in logits
         ]
@@ -49,10 +46,7 @@ def dense_loss_hessian(model: nn.Module, x: Tensor, y: Tensor, loss: Any) -> tup
     gradient = torch.cat([s.flatten() for s in slopes])
     rows = [
         torch.cat(
-            [
-                g.flatten()
-                for g in torch.autograd.grad(entry, parameters, retain_graph=True, materialize_grads=True)
-            ]
+            [g.flatten() for g in torch.autograd.grad(entry, parameters, retain_graph=True, materialize_grads=True)]
         )
         for entry in gradient
     ]

@@ -30,6 +30,7 @@ class Bounds(Claim):
     """
 
     title: ClassVar[str] = "C3 bounds"
+    command: ClassVar[str] = "margintail run demo --set probes.jacobian.every=1"
     decided_by_p: ClassVar[bool] = False
 
     def judge(self, runs: Sequence[Run]) -> list[Verdict]:

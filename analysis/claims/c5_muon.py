@@ -34,6 +34,7 @@ class Muon(Claim):
     """
 
     title: ClassVar[str] = "C5"
+    command: ClassVar[str] = "margintail run demo --set probes.robust.every=10"
 
     def judge(self, runs: Sequence[Run]) -> list[Verdict]:
         """See `Claim.judge`."""

@@ -8,7 +8,13 @@ from runners.losses import Loss
 
 
 def batch_sharpness(
-    model: nn.Module, x: Tensor, y: Tensor, loss: Loss, batch_size: int, batches: int, generator: torch.Generator
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    loss: Loss,
+    batch_size: int,
+    batches: int,
+    generator: torch.Generator,
 ) -> tuple[float, float]:
     """E over minibatches B of g_B^T H_B g_B / |g_B|^2 (Andreyev & Beneventano 2024, arXiv 2412.20553).
 

@@ -1,13 +1,14 @@
 """What lambda_max costs here and in other libraries, on the user's own network and data.
 
-Cost is in training steps (one forward and backward pass over the same samples), accuracy is against float64. Peers are
-optional; one that is not installed is named as absent.
+Cost is in training steps (one forward and backward pass over the same samples), in wall time; accuracy is against
+float64. Peers are optional; one that is not installed is named as absent.
 """
 
 import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -66,6 +67,8 @@ class _Setting:
         for _ in range(7):
             started = time.perf_counter()
             self.gradient()
+            if x.is_cuda:
+                torch.cuda.synchronize()
             times.append(time.perf_counter() - started)
         self.step_seconds = float(np.median(times[1:]))
         # The step's own pass, which the tracker is handed.
@@ -107,15 +110,17 @@ def _counted(setting: _Setting, product: Callable[[np.ndarray], Any]) -> tuple[L
 
 def _curvlinops(basis: int | None) -> Search:
     def run(setting: _Setting, before: Any) -> tuple[float, float, Any]:
-        from curvlinops import GGNLinearOperator
-
-        matrix = GGNLinearOperator(
-            setting.model,
-            setting.criterion,
-            setting.parameters,
-            [(setting.x, setting.targets)],
-            check_deterministic=False,
-        ).to_scipy()
+        matrix = (
+            import_module("curvlinops")
+            .GGNLinearOperator(
+                setting.model,
+                setting.criterion,
+                setting.parameters,
+                [(setting.x, setting.targets)],
+                check_deterministic=False,
+            )
+            .to_scipy()
+        )
         operator, count = _counted(setting, matrix.matvec)
         values, vectors = eigsh(operator, k=1, which="LA", tol=PEER_TOL, v0=before, ncv=basis)
         return float(values[0]), count[0], vectors[:, 0]
@@ -125,7 +130,9 @@ def _curvlinops(basis: int | None) -> Search:
 
 def _lobpcg(setting: _Setting, before: Any) -> tuple[float, float, Any]:
     matrix = GaussNewton(setting.model, setting.x, setting.loss.output)
-    operator, count = _counted(setting, lambda v: matrix.matvec(torch.from_numpy(v).to(setting.x)).cpu().numpy())
+    operator, count = _counted(
+        setting, lambda v: matrix.matvec(torch.from_numpy(v).to(setting.x)).cpu().numpy()
+    )
     start = before
     if start is None:
         start = np.random.default_rng(0).standard_normal((matrix.size, 1)).astype(np.float32)
@@ -136,20 +143,20 @@ def _lobpcg(setting: _Setting, before: Any) -> tuple[float, float, Any]:
 
 
 def _pyhessian(setting: _Setting, before: Any) -> tuple[float, float, Any]:
-    from pyhessian import hessian
-
-    device = setting.x.is_cuda
-    torch.manual_seed(0)
-    found = hessian(setting.model, setting.criterion, data=(setting.x, setting.targets), cuda=device)
-    values, _ = found.eigenvalues()
+    # It draws from the global generator and leaves gradients behind.
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found = import_module("pyhessian").hessian(
+            setting.model, setting.criterion, data=(setting.x, setting.targets), cuda=setting.x.is_cuda
+        )
+        values, _ = found.eigenvalues()
     setting.model.zero_grad(set_to_none=True)
     return float(values[0]), float("nan"), None
 
 
 def _eigenthings(search: str) -> Search:
     def run(setting: _Setting, before: Any) -> tuple[float, float, Any]:
-        import hessian_eigenthings as peer
-
+        peer = import_module("hessian_eigenthings")
         operator = peer.GGNOperator(
             setting.model,
             [(setting.x, setting.targets)],
@@ -176,7 +183,12 @@ METHODS = (
     _Method("LOBPCG (scipy) on margintail's product", _lobpcg),
     _Method("curvlinops GGN + eigsh, default ncv", _curvlinops(None), "curvlinops"),
     _Method(f"curvlinops GGN + eigsh, ncv {SMALL_BASIS}", _curvlinops(SMALL_BASIS), "curvlinops"),
-    _Method("hessian-eigenthings GGN, power", _eigenthings("deflated_power_iteration"), "hessian_eigenthings", False),
+    _Method(
+        "hessian-eigenthings GGN, power",
+        _eigenthings("deflated_power_iteration"),
+        "hessian_eigenthings",
+        False,
+    ),
     _Method("hessian-eigenthings GGN, Lanczos", _eigenthings("lanczos"), "hessian_eigenthings", False),
     _Method("PyHessian power iteration (Hessian)", _pyhessian, "pyhessian", False, True),
 )
@@ -241,9 +253,9 @@ def render(rows: list[Row]) -> str:
     """The rows as a text table."""
     lines = [f"{'method':42s} {'start':5s} {'steps':>8s} {'worst':>8s} {'products':>9s} {'error':>9s}"]
     for row in rows:
-        lines.append(
-            f"{row.method:42s} not installed"
-            if row.absent
-            else f"{row.method:42s} {row.start:5s} {row.steps:8.2f} {row.worst:8.2f} {row.products:9.1f} {row.error:9.1e}"
-        )
+        if row.absent:
+            lines.append(f"{row.method:42s} not installed")
+            continue
+        numbers = f"{row.steps:8.2f} {row.worst:8.2f} {row.products:9.1f} {row.error:9.1e}"
+        lines.append(f"{row.method:42s} {row.start:5s} {numbers}")
     return "\n".join(lines)

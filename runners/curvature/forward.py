@@ -79,31 +79,30 @@ class Stage(NamedTuple):
 def perceptron_stages(model: nn.Module) -> list[Stage]:
     """The layers of a multilayer perceptron whose every parameter is trained; empty for any other network.
 
-    A perceptron is a plain ``nn.Sequential`` whose layers have no hooks: linear layers, at most one known activation behind each,
-    the last layer linear; Flatten in front, Identity and inactive Dropout anywhere.
+    A perceptron is a plain ``nn.Sequential`` whose layers have no hooks: linear layers, at most one known activation
+    behind each, the last layer linear; Flatten in front, Identity and inactive Dropout anywhere.
     """
     if type(model) is not nn.Sequential or _hooked(model, besides_forward=True):
         return []
     stages: list[Stage] = []
     seen: set[int] = set()
     for position, module in enumerate(model.children()):
-        kind = type(module)
         if _hooked(module):
             return []
-        if kind is nn.Linear:
+        if type(module) is nn.Linear:
             parameters = [p for p in (module.weight, module.bias) if p is not None]
             if not all(p.requires_grad for p in parameters) or seen.intersection(map(id, parameters)):
                 return []
             seen.update(map(id, parameters))
             stages.append(Stage(position, module, None))
-        elif kind in SLOPES:
+        elif type(module) in SLOPES:
             if not stages or stages[-1].activation is not None or getattr(module, "inplace", False):
                 return []
             stages[-1] = stages[-1]._replace(activation=position)
-        elif kind is nn.Flatten:
-            if stages or (module.start_dim, module.end_dim) != (1, -1):
+        elif type(module) is nn.Flatten:
+            if stages or module.start_dim != 1 or module.end_dim != -1:
                 return []
-        elif kind is not nn.Identity and not (kind is nn.Dropout and not module.training):
+        elif type(module) is not nn.Identity and (type(module) is not nn.Dropout or module.training):
             return []
     return stages if stages and stages[-1].activation is None else []
 

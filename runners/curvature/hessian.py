@@ -39,7 +39,7 @@ class Hessian:
         if self._gradient is not None:
             return self._gradient.detach()
         parts = zip(self._x.split(self._chunk), self._y.split(self._chunk), strict=True)
-        return sum(self._slope(x, y).detach() for x, y in parts)
+        return torch.stack([self._slope(x, y).detach() for x, y in parts]).sum(0)
 
     def rows(self, vectors: Tensor) -> Tensor:
         """H v for each row of [k, d]."""
@@ -58,7 +58,10 @@ class Hessian:
 
 
 def flat_gradient(
-    value: Tensor, parameters: list[nn.Parameter], create_graph: bool = False, retain_graph: bool | None = None
+    value: Tensor,
+    parameters: list[nn.Parameter],
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
 ) -> Tensor:
     """The gradient of a scalar in all parameters, [d]; zero where it does not depend on them."""
     if not value.requires_grad:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +12,15 @@ from runners.curvature.flat import flatten, trained, unflatten
 
 # Tracing the tangent map costs about three steps and makes each product cheaper by about one.
 PUSHES_BEFORE_TRACING = 3
+# Samples times parameters below which tracing, a tenth of a second even for small networks, does not pay.
+LEAST_WORK_TO_TRACE = 2**24
 
 
 class LinearizedNetwork:
     """J v and J^T u of the logits in the trained parameters, at one point, for any ``nn.Module``.
 
-    The first products differentiate forward anew; from the fourth on a traced tangent map is kept, which costs less per
-    product. In chunks nothing is kept, so that memory stays that of one chunk.
+    Products differentiate forward anew; for large networks a traced tangent map is kept from the fourth on, which costs
+    less per product. In chunks nothing is kept, so that memory stays that of one chunk.
 
     Attributes:
         size: number of trained parameters d, in the order of ``model.parameters()``.
@@ -34,6 +37,7 @@ class LinearizedNetwork:
         self._model = model
         self._x = x
         self._chunk = chunk if chunk is not None and chunk < len(x) else None
+        self._traces = self._chunk is None and len(x) * self.size >= LEAST_WORK_TO_TRACE
         self._pushes = 0
         self._forward_mode = True
         self._tangent_map: Callable[..., Tensor] | None = None
@@ -55,12 +59,12 @@ class LinearizedNetwork:
                 # Some of torch's operations cannot be differentiated forward.
                 self._forward_mode = False
         # J v as the derivative in u of the linear map u -> J^T u.
-        z, pull = vjp(function, self.parameters)
+        z, pull = vjp(function, self.parameters)[:2]
         return vjp(lambda u: pull(u)[0], torch.zeros_like(z))[1](tangent)[0]
 
     def _push_forward(self, function: Callable[..., Tensor], tangent: dict[str, Tensor]) -> Tensor:
         self._pushes += 1
-        if self._tangent_map is None and self._chunk is None and self._pushes > PUSHES_BEFORE_TRACING:
+        if self._tangent_map is None and self._traces and self._pushes > PUSHES_BEFORE_TRACING:
             with warnings.catch_warnings():
                 # torch complains of the way in which it traces itself.
                 warnings.simplefilter("ignore")
@@ -100,4 +104,7 @@ class LinearizedNetwork:
 
     def _functions(self) -> Iterator[Callable[[dict[str, Tensor]], Tensor]]:
         for part in self._x.split(self._chunk or len(self._x)):
-            yield lambda parameters, part=part: functional_call(self._model, parameters, (part,))
+            yield partial(self._logits, part)
+
+    def _logits(self, x: Tensor, parameters: dict[str, Tensor]) -> Tensor:
+        return functional_call(self._model, parameters, (x,))

@@ -52,7 +52,11 @@ class LinearizedPerceptron:
         if forward is None or forward.outputs is None:
             forward = run_forward(model, x)
         outputs = forward.outputs
-        if outputs is None or forward.logits.ndim != 2 or x.flatten(1).shape[1] != stages[0].linear.in_features:
+        if (
+            outputs is None
+            or forward.logits.ndim != 2
+            or x.flatten(1).shape[1] != stages[0].linear.in_features
+        ):
             return None
         first = stages[0].position
         inputs = [outputs[first - 1] if first else x.detach()]
@@ -75,9 +79,7 @@ class LinearizedPerceptron:
 
     def with_inputs(self, inputs: Tensor) -> "LinearizedPerceptron":
         """The same with other coordinates [n, r] for the first layer's inputs: dW_1 = A Q^T with x Q = ``inputs``."""
-        return LinearizedPerceptron(
-            self._weights, self._biased, [inputs, *self.inputs[1:]], self._slopes
-        )
+        return LinearizedPerceptron(self._weights, self._biased, [inputs, *self.inputs[1:]], self._slopes)
 
     def push(self, vectors: Tensor) -> Tensor:
         """J V: rows [k, d] -> [n, k, K]."""
@@ -116,9 +118,7 @@ class LinearizedPerceptron:
 
     def pull_first(self, cotangents: Tensor) -> Tensor:
         """The first layer's weights alone of J^T u: [n, 1, K] -> [width_1, width_0]."""
-        g = cotangents
-        for _, g in self._backward(cotangents):
-            pass
+        _, g = self._backward(cotangents)[-1]
         return g[:, 0].T @ self.inputs[0]
 
     def grams(self, cotangents: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class LinearizedPerceptron:
             total += (g @ g.transpose(1, 2)) * square[:, None, None]
         return total
 
-    def _backward(self, cotangents: Tensor) -> "list[tuple[int, Tensor]]":
+    def _backward(self, cotangents: Tensor) -> list[tuple[int, Tensor]]:
         """The cotangents [n, k, width_l] of each layer's output, last layer first."""
         n, k, _ = cotangents.shape
         found = []

@@ -129,7 +129,9 @@ class SharpnessTracker:
             assert perceptron is not None
             dual = torch.einsum("m,nmk->nk", coordinates[0], torch.cat(duals, 1))[:, None]
             squared += _outside(perceptron, matrix.root.apply(dual), image, inputs)
-        older = self._vectors[:1] if self._vectors is not None and self._vectors.shape[1] == size else vectors[:0]
+        older = (
+            self._vectors[:1] if self._vectors is not None and self._vectors.shape[1] == size else vectors[:0]
+        )
         # In the order of use: the top vector, the second, the top one before.
         self._vectors = torch.cat([vectors, older])
         self._value = theta
@@ -148,7 +150,11 @@ class SharpnessTracker:
     ) -> Tensor | None:
         """The vectors of the last steps, rows; None where there are none of this network."""
         known = self._vectors
-        if known is not None and (known.shape[1], known.dtype, known.device) == (size, like.dtype, like.device):
+        if known is not None and (known.shape[1], known.dtype, known.device) == (
+            size,
+            like.dtype,
+            like.device,
+        ):
             return known
         self._vectors = None
         if gradient is None:

@@ -204,17 +204,13 @@ class Dataset(Plugin):
             label = f"{label}, label noise {self.label_noise:g}"
         mean, std = channel_moments(x["train"])
         if not (np.isfinite(mean).all() and np.isfinite(std).all()):
-            raise DatasetError(
-                f"{raw.train_from}: values are too large to have a mean and a standard deviation"
-            )
+            raise DatasetError(f"{raw.train_from}: values are too large to have a mean and a standard deviation")
         splits = {}
         for name in rows:
             scaled = standardised(x[name], mean, std)
             if not np.isfinite(scaled).all():
                 where = raw.test_from if name == "test" else raw.train_from
-                raise DatasetError(
-                    f"{where}: inputs are beyond float32 once standardised by the training subset"
-                )
+                raise DatasetError(f"{where}: inputs are beyond float32 once standardised by the training subset")
             splits[name] = Split(torch.from_numpy(scaled), torch.from_numpy(y[name]), rows[name])
         return Data(
             splits=splits,
@@ -263,9 +259,7 @@ def _check(raw: RawData) -> None:
         )
 
 
-def _fingerprint(
-    rows: Mapping[str, np.ndarray], x: Mapping[str, np.ndarray], y: Mapping[str, np.ndarray]
-) -> str:
+def _fingerprint(rows: Mapping[str, np.ndarray], x: Mapping[str, np.ndarray], y: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for name in rows:
         for array in (rows[name], x[name], y[name]):

@@ -45,8 +45,7 @@ def check_labels(labels: np.ndarray, where: str, classes: int | None = None) -> 
     """
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise DatasetError(
-            f"{where}: labels have dtype {labels.dtype} and shape {labels.shape}; "
-            "expected one integer per row"
+            f"{where}: labels have dtype {labels.dtype} and shape {labels.shape}; expected one integer per row"
         )
     wrong = labels < 0 if classes is None else (labels < 0) | (labels >= classes)
     if wrong.any():
@@ -139,9 +138,7 @@ def channel_moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     count = x.size / x.shape[1]
     shape = (1, x.shape[1], *(1 for _ in x.shape[2:]))
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = np.asarray(
-            sum(part.sum(axis=axes, dtype=np.float64) for _, part in _parts(x)) / count
-        ).reshape(shape)
+        mean = np.asarray(sum(part.sum(axis=axes, dtype=np.float64) for _, part in _parts(x)) / count).reshape(shape)
         square = sum(np.square(part - mean).sum(axis=axes) for _, part in _parts(x)) / count
     constant = x.max(axis=axes) == x.min(axis=axes)
     std = np.where(constant, 1.0, np.sqrt(square)).reshape(shape)

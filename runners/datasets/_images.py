@@ -27,9 +27,7 @@ def decode(data: bytes | None, where: str) -> np.ndarray:
         with Image.open(io.BytesIO(data)) as image:
             image.load()
             if image.mode not in FORMS:
-                raise DatasetError(
-                    f"{where} is an image of mode {image.mode}; expected 8-bit grey (L) or colour (RGB)"
-                )
+                raise DatasetError(f"{where} is an image of mode {image.mode}; expected 8-bit grey (L) or colour (RGB)")
             pixels = np.asarray(image.convert(FORMS[image.mode]))
     except DatasetError:
         raise

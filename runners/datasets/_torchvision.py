@@ -86,9 +86,7 @@ class TorchvisionDataset(Dataset):
                     for train in (True, False):
                         self.open(root, train, True)
         except Exception as error:  # sockets, HTTP, archives: each raises its own
-            raise SettingError(
-                f"dataset.download = true: fetching {self.label} into {root} failed: {error}"
-            ) from error
+            raise SettingError(f"dataset.download = true: fetching {self.label} into {root} failed: {error}") from error
 
 
 @contextmanager

@@ -81,11 +81,7 @@ def _find(root: Path, split: str, pattern: str | None) -> list[Path]:
     patterns = (
         [pattern]
         if pattern is not None
-        else [
-            f"{folder}{name}"
-            for folder in ("", "data/")
-            for name in (f"{split}.parquet", f"{split}-*.parquet")
-        ]
+        else [f"{folder}{name}" for folder in ("", "data/") for name in (f"{split}.parquet", f"{split}-*.parquet")]
     )
     for candidate in patterns:
         try:
@@ -143,9 +139,7 @@ class Table:
     def _read(self, column: str, group: int | None = None) -> pa.Array:
         try:
             table = (
-                self.file.read(columns=[column])
-                if group is None
-                else self.file.read_row_group(group, columns=[column])
+                self.file.read(columns=[column]) if group is None else self.file.read_row_group(group, columns=[column])
             )
         except (pa.ArrowException, OSError) as error:
             raise DatasetError(f"{self.path}: column {column} cannot be read ({error})") from error

@@ -18,8 +18,8 @@ class Robust(Probe):
     ``margin_linf`` and ``margin_l2`` are the least margins met by `runners.attacks.robust_margin_upper` from the clean
     point: UPPER estimates of the infimum over the ball. ``margin_linf_strong`` is that of a stronger search, with four
     times the steps and ``restarts`` random starts: how far it lies below ``margin_linf`` shows how far the
-    estimate still moves. ``gradient_norm_l2`` is |grad_x m|_2, a linearisation. Radii are in pixels scaled to [0, 1]; without
-    `for_data`, in the units of the inputs.
+    estimate still moves. ``gradient_norm_l2`` is |grad_x m|_2, a linearisation. Radii are in pixels scaled to
+    [0, 1]; without `for_data`, in the units of the inputs.
 
     Attributes:
         eps: radius of the L_inf ball.

@@ -14,6 +14,8 @@ from analysis.plugins import SettingError
 from analysis.record import Runs, Writer
 from analysis.results import Outcome
 from analysis.verdicts import judge, verdict_table, verify, write_verdicts
+from runners.cli import EXPERIMENTS
+from runners.spec import read_experiment
 from tests.analysis.study_records import write
 from tests.generators import generate
 
@@ -47,6 +49,16 @@ def test_without_records_each_claim_says_which_are_needed():
     assert {verdict.claim for verdict in verdicts} == {CLAIMS.get(name).title for name in CLAIMS.names()}
     assert {verdict.outcome.value for verdict in verdicts} == {"INCONCLUSIVE"}
     assert all("margintail run" in verdict.reason for verdict in verdicts)
+
+
+def test_commands_name_experiments_and_settings_that_exist():
+    for name in CLAIMS.names():
+        for command in CLAIMS.get(name).command.split("; "):
+            words = command.split()
+            assert words[:3] == ["margintail", "run", "demo"]
+            settings = dict(words[i + 1].split("=") for i, word in enumerate(words) if word == "--set")
+            settings = {key: int(value) if value.isdigit() else value for key, value in settings.items()}
+            assert read_experiment(EXPERIMENTS / "demo.toml", settings)
 
 
 def test_coupling_per_optimizer_and_metric(runs):

@@ -116,6 +116,22 @@ def test_a_fitted_temperature_is_positive_and_never_raises_its_own_nll(data):
     assert cal.nll(logits / temperature, labels) <= cal.nll(logits, labels) * (1 + 1e-14)
 
 
+@pytest.mark.parametrize("scale", [5e-324, 1e-213, 1e-100, 1.0, 1e100, 1e300])
+def test_a_temperature_is_found_at_any_scale(scale):
+    for labels in ([0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]):
+        logits = np.array([[scale, 0.0]] * 4)
+        temperature = cal.fit_temperature(logits, labels)
+        assert 0 < temperature < np.inf
+        assert cal.nll(logits / temperature, labels) <= cal.nll(logits, labels)
+
+
+def test_a_set_that_is_all_correct_ends_where_its_slope_does():
+    logits = np.array([[3.0, 0.0, -1.0], [0.0, 2.0, 1.0]])
+    assert cal.nll(logits / cal.fit_temperature(logits, [0, 1]), [0, 1]) < 1e-300
+    # Flatter is always better here, and the NLL of no opinion is as far as it goes.
+    assert cal.nll(logits / cal.fit_temperature(logits, [2, 0]), [2, 0]) == pytest.approx(np.log(3), abs=1e-5)
+
+
 def test_temperature_scales_with_the_logits():
     logits, labels = random_logits(200)
     base = cal.fit_temperature(logits, labels)

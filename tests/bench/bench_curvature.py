@@ -1,7 +1,8 @@
 """Accuracy and cost of the sharpness tracker along trajectories, and cost of products against size.
 
-One thread, one process; costs are in training steps (forward and backward over the same images, median of steps timed
-between the measurements). The data is CIFAR-10 as JPEG: set MARGINTAIL_DATA to the folder that holds cifar10-jpeg.
+One thread, one process. Costs are in training steps (forward and backward over the same images, median of steps timed
+between the measurements), both in processor time, which other work on the machine disturbs least. The data is CIFAR-10
+as JPEG: set MARGINTAIL_DATA to the folder that holds cifar10-jpeg.
 
     python -m tests.bench.bench_curvature trajectory gd_0.05 --seed 1 --first 150 --steps 200
     python -m tests.bench.bench_curvature peers
@@ -47,13 +48,13 @@ def images(n: int) -> tuple[Tensor, Tensor]:
 
 
 def seconds(call: Callable[[], object], repeats: int = 9) -> float:
-    """Median wall time after one call to warm up."""
+    """Median processor time after one call to warm up."""
     call()
     times = []
     for _ in range(repeats):
-        started = time.perf_counter()
+        started = time.process_time()
         call()
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
     return float(np.median(times))
 
 
@@ -99,13 +100,15 @@ def trajectory(name: str, seed: int, first: int, steps: int, audit: int, n: int)
         size = settings.batch_size
         rows = slice(None) if size is None else torch.randperm(n, generator=generator)[:size]
         if step >= first:
-            began = time.perf_counter()
+            began = time.process_time()
             forward = run_forward(model, x, grad=True)
             gradient = torch.autograd.grad(cross_entropy(forward.logits, y), list(model.parameters()))
-            base.append(time.perf_counter() - began)
+            base.append(time.process_time() - began)
+            began = time.process_time()
             reading = tracker.update(model, x, "ce", forward=forward, gradient=gradient)
+            spent = time.process_time() - began
             if step > first:
-                costs.append(reading.seconds)
+                costs.append(spent)
                 products.append(reading.products)
                 guards += reading.guard
                 residuals.append(reading.residual / reading.value)
@@ -126,7 +129,8 @@ def trajectory(name: str, seed: int, first: int, steps: int, audit: int, n: int)
     cost = np.array(costs) / np.median(base)
     error = np.abs(errors)
     print(
-        f"{name} seed {seed} n {n} steps {first}..{first + len(values) - 1} lambda {min(values):.1f}..{max(values):.1f} | "
+        f"{name} seed {seed} n {n} steps {first}..{first + len(values) - 1} "
+        f"lambda {min(values):.1f}..{max(values):.1f} | "
         f"audited {len(error)}: error median {np.median(error):.1e} 90% {np.quantile(error, 0.9):.1e} "
         f"max {error.max():.1e}, > 2e-4: {(error > 2e-4).sum()}, misses > 1e-3: {(error > 1e-3).sum()} | "
         f"products {np.mean(products):.2f} (max {max(products)}) | cost in steps of {np.median(base) * 1e3:.0f} ms: "
@@ -139,7 +143,15 @@ def trajectory(name: str, seed: int, first: int, steps: int, audit: int, n: int)
 def growth() -> None:
     """Cost of one Gauss-Newton product, in steps of the same size, against samples and width; and of ResNet-20."""
     x, y = images(5000)
-    for n, width in [(500, 200), (1000, 200), (2000, 200), (5000, 200), (2000, 100), (2000, 400), (2000, 800)]:
+    for n, width in [
+        (500, 200),
+        (1000, 200),
+        (2000, 200),
+        (5000, 200),
+        (2000, 100),
+        (2000, 400),
+        (2000, 800),
+    ]:
         model = MODELS.build({"name": "mlp", "hidden": (width, width)}, "model").build((x.shape[1],), 10)
         _product_cost(f"mlp {width}-{width}, n = {n}", model, x[:n].clone(), y[:n])
     model = MODELS.build({"name": "resnet20"}, "model").build((3, 32, 32), 10).eval()
@@ -161,7 +173,9 @@ def _product_cost(label: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
         for rank in (100, 200):
             reduced = matrix.perceptron.with_inputs(principal_inputs(x, rank).coordinates)
             rows = torch.randn(1, reduced.size)
-            spent = seconds(lambda r=reduced, v=rows: half_transposed(r, matrix.root, half(r, matrix.root, v)))
+            spent = seconds(
+                lambda r=reduced, v=rows: half_transposed(r, matrix.root, half(r, matrix.root, v))
+            )
             line += f", on {rank} input directions {spent / base:.2f}"
     print(line, flush=True)
 

@@ -1,4 +1,4 @@
-"""Size and power of fit_bound's verdicts on studies of known truth: python -m tests.bench.bench_tailfit [studies] [seed].
+"""Size and power of fit_bound on studies of known truth: python -m tests.bench.bench_tailfit [studies] [seed].
 
 Rates of p <= .05 and of REFUTED for exponent 1 and for a shared exponent, and how often the law that made the data has
 the least error on runs left out.

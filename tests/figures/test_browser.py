@@ -6,8 +6,6 @@ import subprocess
 
 import pytest
 
-import figures
-
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian's package chromium)")
 
@@ -62,10 +60,11 @@ def browse(path, profile, width=1200):
 
 
 @pytest.fixture(scope="module")
-def page(runs, tmp_path_factory):
+def page(report_page, tmp_path_factory):
     """The report, with a script at its end that works the controls and writes down what it sees."""
-    path = figures.report(runs, tmp_path_factory.mktemp("browser"))
-    path.write_text(path.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    path = tmp_path_factory.mktemp("browser") / "report.html"
+    text = report_page.read_text(encoding="utf-8")
+    path.write_text(text.replace("</body>", PROBE + "</body>"), encoding="utf-8")
     return path
 
 

@@ -17,9 +17,8 @@ from tests.figures.study import LABEL, STEPS, logits, sharpness
 
 
 @pytest.fixture(scope="module")
-def page(runs, tmp_path_factory):
-    path = figures.report(runs, tmp_path_factory.mktemp("page"))
-    return path.read_text(encoding="utf-8")
+def page(report_page):
+    return report_page.read_text(encoding="utf-8")
 
 
 def test_draw_writes_pdf_png_and_json(runs, tmp_path):

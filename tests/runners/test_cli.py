@@ -178,3 +178,12 @@ def test_verify_plans_a_design(tmp_path):
     assert said.returncode == 0, said.stderr
     assert "smallest attainable p 0.062" in said.stdout
     assert "INCONCLUSIVE" in said.stdout
+
+
+def test_bench_curvature_measures_the_users_own_network(tmp_path):
+    (tmp_path / "small.toml").write_text(TOML)
+    said = margintail("bench", "curvature", "small.toml", "--steps", 2, cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    for method in ("margintail", "curvlinops", "PyHessian"):
+        assert method in said.stdout
+    assert "Measured on digits (scikit-learn), mlp, after 2 steps" in said.stdout

@@ -220,7 +220,9 @@ def _robust_terms(run: Run, split: str, steps: NDArray[np.int64], classes: int) 
         if name.startswith("margin_"):
             rows = _at(run.rows(stream, name, steps[there]), there)
             with np.errstate(over="ignore"):
-                terms[ROBUST + name.removeprefix("margin_")] = (classes - 1) * np.exp(-rows).mean(axis=-1)
+                terms[ROBUST + name.removeprefix("margin_").removesuffix("_upper")] = (classes - 1) * np.exp(
+                    -rows
+                ).mean(axis=-1)
     return terms
 
 

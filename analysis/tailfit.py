@@ -198,7 +198,7 @@ class _Records(Source):
             return run.steps("jacobian"), run.column("jacobian", "norm").astype(np.float64).max(axis=1)
         if name.startswith(ROBUST) and self._runs is not None:
             run, stream = self._runs[index], f"robust_{self.split}"
-            return run.steps(stream), exp_moment(run.column(stream, f"margin_{name.removeprefix(ROBUST)}"))
+            return run.steps(stream), exp_moment(run.column(stream, f"margin_{name.removeprefix(ROBUST)}_upper"))
         return super().series(index, name)
 
 
@@ -209,7 +209,9 @@ def _robust_moments(data: Data, split: str) -> list[str]:
     stream = f"robust_{split}"
     columns = [run.columns(stream) if stream in run.streams else [] for run in data]
     shared = [name for name in columns[0] if all(name in others for others in columns)] if columns else []
-    return [ROBUST + name.removeprefix("margin_") for name in shared if name.startswith("margin_")]
+    return [
+        ROBUST + name.removeprefix("margin_").removesuffix("_upper") for name in shared if name.startswith("margin_")
+    ]
 
 
 def _further(panel: Panel, source: Source, names: Sequence[str], notes: list[str]) -> Logs:

@@ -54,7 +54,7 @@ def train(
             training.model,
             **{name: (split.x, split.y) for name, split in data.splits.items()},
             loss=training.loss,
-            probes=spec.probes,
+            probes=training.probes,
             spec=spec.table(),
             meta={"data": data.table()},
             chunk=training.chunk,
@@ -91,7 +91,7 @@ def resume(path: str | Path, *, report: Report | None = None, stop: Callable[[],
             )
         writer = Writer.open(path)
         recorder = Recorder.reopen(
-            writer, training.model, training.data.splits, training.loss, spec.probes, training.chunk
+            writer, training.model, training.data.splits, training.loss, training.probes, training.chunk
         )
         saved = writer.last_checkpoint()
         writer.truncate(-1 if saved is None else saved[0])
@@ -131,6 +131,7 @@ class Training:
         self.model: nn.Module = spec.model.build(self.data.input_shape, self.data.classes).to(device, dtype)
         self.chunk = spec.model.samples_per_pass
         self.loss = spec.loss.for_data(self.data)
+        self.probes = {name: probe.for_data(self.data) for name, probe in spec.probes.items()}
         self.objective = Objective(self.model, self.loss, x, y, self.chunk)
         self.optimizer: Any = spec.optimizer.build(self.model.parameters(), self.objective)
         self.batches = None if size is None else Batches(len(y), size, spec.seed, device)

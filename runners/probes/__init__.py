@@ -32,6 +32,10 @@ class Probe(Plugin):
             return step % self.every == 0
         return log_spaced(step) if self.at == "log" else step in self.at
 
+    def for_data(self, data: Any) -> "Probe":
+        """The same probe, told about the data (a `runners.datasets.Data`) it will meet: what a pixel is worth."""
+        return self
+
     @abstractmethod
     def measure(self, observation: Observation, memory: dict[str, Any]) -> Reading:
         """Measure one step.

@@ -15,9 +15,9 @@ from runners.probes import Probe, Reading
 class Robust(Probe):
     """Upper estimates of the robust margin, the stream ``robust_<split>``; columns float32 [n].
 
-    ``margin_linf`` and ``margin_l2`` are the least margins met by `runners.attacks.robust_margin_upper` from the clean
-    point: UPPER estimates of the infimum over the ball. ``margin_linf_strong`` is that of a stronger search, with four
-    times the steps and ``restarts`` random starts: how far it lies below ``margin_linf`` shows how far the
+    ``margin_linf_upper`` and ``margin_l2_upper`` are the least margins met by `runners.attacks.robust_margin_upper` from the clean
+    point: UPPER estimates of the infimum over the ball. ``margin_linf_strong_upper`` is that of a stronger search, with four
+    times the steps and ``restarts`` random starts: how far it lies below ``margin_linf_upper`` shows how far the
     estimate still moves. ``gradient_norm_l2`` is |grad_x m|_2, a linearisation. Radii are in pixels scaled to
     [0, 1]; without `for_data`, in the units of the inputs.
 
@@ -54,7 +54,7 @@ class Robust(Probe):
         parts: list[dict[str, torch.Tensor]] = []
         for x, y in zip(samples.x.split(size), samples.y.split(size), strict=True):
             found = {
-                "margin_linf": robust_margin_upper(
+                "margin_linf_upper": robust_margin_upper(
                     observation.model,
                     x,
                     y,
@@ -64,7 +64,7 @@ class Robust(Probe):
                     steps=self.steps,
                     pixel_std=pixel_std,
                 ),
-                "margin_l2": robust_margin_upper(
+                "margin_l2_upper": robust_margin_upper(
                     observation.model,
                     x,
                     y,
@@ -89,6 +89,6 @@ class Robust(Probe):
                     pixel_std=pixel_std,
                     generator=generator,
                 )
-                found["margin_linf_strong"] = torch.minimum(strong, found["margin_linf"])
+                found["margin_linf_strong_upper"] = torch.minimum(strong, found["margin_linf_upper"])
             parts.append(found)
         return {name: torch.cat([part[name] for part in parts]).float().cpu().numpy() for name in parts[0]}

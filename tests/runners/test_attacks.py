@@ -10,9 +10,13 @@ from torch import nn
 from analysis.bounds import waterfall
 from analysis.margins import true_margin
 from analysis.record import Run
+from analysis.tailfit import _Records, _robust_moments
 from runners.attacks import margin_gradient_norm, margin_of, robust_margin_upper
+from runners.losses import LOSSES
+from runners.observation import Observation
+from runners.probes import PROBES
 from runners.probes.jacobian import rayleigh_quotient
-from runners.recorder import Recorder
+from runners.recorder import Pair, Recorder
 
 
 def linear(inputs=6, classes=3):
@@ -119,6 +123,16 @@ class Pixels:
     pixel_std: float
 
 
+def test_the_probe_takes_its_radii_in_pixels():
+    model, (x, y) = linear(classes=2), batch(classes=2)
+    observation = Observation(0, model, LOSSES.build({"name": "ce"}, "loss"), {"train": Pair(x, y)})
+    probe = PROBES.build({"name": "robust", "eps": 0.1, "step_size": 0.1, "eps_l2": 0.1}, "probe")
+    for std, told in ((1.0, probe), (0.25, probe.for_data(Pixels(0.25)))):
+        found = told.measure(observation, {})["robust_train"]["margin_linf_upper"]
+        expected = linear_infimum(model, x, y, 0.1, "linf", std).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_probes_of_a_recorded_network_pass_the_waterfall(tmp_path):
     torch.manual_seed(4)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
@@ -139,14 +153,20 @@ def test_probes_of_a_recorded_network_pass_the_waterfall(tmp_path):
             optimizer.step()
     run = Run.open(tmp_path / "run")
     clean = run.column("examples_train", "margin")
-    weak = run.column("robust_train", "margin_linf")
+    weak = run.column("robust_train", "margin_linf_upper")
     assert (weak <= clean + 1e-5).all()
-    assert (run.column("robust_train", "margin_linf_strong") <= weak).all()
+    assert (run.column("robust_train", "margin_linf_strong_upper") <= weak).all()
     frame = waterfall(run)
     assert (frame["bound_ece_linf_strong"] >= frame["bound_ece_linf"]).all()
     assert (frame["lambda_last_layer"] > 0.2 * frame["lambda_max"]).all()
     assert (frame["lambda_output_bias"] <= frame["lambda_max"] * (1 + 1e-5)).all()
     assert "bound_lambda" not in waterfall(run, "test")
+    assert _robust_moments([run], "train") == [f"exp_moment_robust_{name}" for name in ("linf", "l2", "linf_strong")]
+    for name in _robust_moments([run], "train"):
+        steps, moment = _Records([run], "train", ()).series(0, name)
+        column = f"margin_{name.removeprefix('exp_moment_robust_')}_upper"
+        np.testing.assert_array_equal(steps, run.steps("robust_train"))
+        np.testing.assert_allclose(moment, np.exp(-run.column("robust_train", column).astype(float)).mean(1))
 
 
 def test_last_layer_quotient_converges_to_the_top_of_its_block():

@@ -123,3 +123,9 @@ def test_a_gpu_records_the_same_run_to_rounding(tmp_path):
         spec = small_spec(device=device, dtype="float64")
         losses.append(Run.open(train(spec, tmp_path / device)).frame()["loss_train"])
     np.testing.assert_allclose(*losses, rtol=1e-9)
+
+
+def test_probes_and_losses_are_told_what_a_pixel_is_worth():
+    training = Training(small_spec(probes={"robust": {}}, loss={"name": "calmo"}))
+    assert training.probes["robust"]._data is training.data
+    assert training.loss._data is training.data

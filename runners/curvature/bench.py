@@ -130,9 +130,7 @@ def _curvlinops(basis: int | None) -> Search:
 
 def _lobpcg(setting: _Setting, before: Any) -> tuple[float, float, Any]:
     matrix = GaussNewton(setting.model, setting.x, setting.loss.output)
-    operator, count = _counted(
-        setting, lambda v: matrix.matvec(torch.from_numpy(v).to(setting.x)).cpu().numpy()
-    )
+    operator, count = _counted(setting, lambda v: matrix.matvec(torch.from_numpy(v).to(setting.x)).cpu().numpy())
     start = before
     if start is None:
         start = np.random.default_rng(0).standard_normal((matrix.size, 1)).astype(np.float32)

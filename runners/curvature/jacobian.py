@@ -8,9 +8,7 @@ from runners.curvature.gauss_newton import GaussNewton
 
 
 @torch.no_grad()
-def jacobian_norms(
-    model: nn.Module, x: Tensor, *, forward: Forward | None = None, chunk: int | None = None
-) -> Tensor:
+def jacobian_norms(model: nn.Module, x: Tensor, *, forward: Forward | None = None, chunk: int | None = None) -> Tensor:
     """|J_i|, the largest singular value of the K x d Jacobian of sample i's logits in the trained parameters.
 
     Through the K x K Gram matrix J_i J_i^T. For a multilayer perceptron no Jacobian is formed: the Gram is a sum over

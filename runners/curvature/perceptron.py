@@ -52,11 +52,7 @@ class LinearizedPerceptron:
         if forward is None or forward.outputs is None:
             forward = run_forward(model, x)
         outputs = forward.outputs
-        if (
-            outputs is None
-            or forward.logits.ndim != 2
-            or x.flatten(1).shape[1] != stages[0].linear.in_features
-        ):
+        if outputs is None or forward.logits.ndim != 2 or x.flatten(1).shape[1] != stages[0].linear.in_features:
             return None
         first = stages[0].position
         inputs = [outputs[first - 1] if first else x.detach()]

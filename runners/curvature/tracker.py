@@ -129,9 +129,7 @@ class SharpnessTracker:
             assert perceptron is not None
             dual = torch.einsum("m,nmk->nk", coordinates[0], torch.cat(duals, 1))[:, None]
             squared += _outside(perceptron, matrix.root.apply(dual), image, inputs)
-        older = (
-            self._vectors[:1] if self._vectors is not None and self._vectors.shape[1] == size else vectors[:0]
-        )
+        older = self._vectors[:1] if self._vectors is not None and self._vectors.shape[1] == size else vectors[:0]
         # In the order of use: the top vector, the second, the top one before.
         self._vectors = torch.cat([vectors, older])
         self._value = theta
@@ -206,9 +204,7 @@ class SharpnessTracker:
         self._vectors, self._value, self._steps = state["vectors"], state["value"], state["steps"]
 
 
-def _outside(
-    perceptron: LinearizedPerceptron, cotangents: Tensor, image: Tensor, inputs: PrincipalInputs
-) -> float:
+def _outside(perceptron: LinearizedPerceptron, cotangents: Tensor, image: Tensor, inputs: PrincipalInputs) -> float:
     """The squared length of the part of G v that the reduced inputs cannot hold.
 
     The exact first layer of G v is longer than its projection, the first layer of the reduced image, by Pythagoras.

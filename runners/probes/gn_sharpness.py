@@ -12,7 +12,7 @@ class GaussNewtonSharpness(Probe):
     """lambda_max of mean_i J_i^T H_z(p_i) J_i on the full training set, with the residual that certifies it.
 
     Attributes:
-        tol: relative residual at which the search stops.
+        tol: how well the search must end, see `runners.curvature.SharpnessTracker`.
     """
 
     tol: Positive = 5e-3

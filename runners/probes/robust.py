@@ -15,11 +15,11 @@ from runners.probes import Probe, Reading
 class Robust(Probe):
     """Upper estimates of the robust margin, the stream ``robust_<split>``; columns float32 [n].
 
-    ``margin_linf_upper`` and ``margin_l2_upper`` are the least margins met by `runners.attacks.robust_margin_upper` from the clean
-    point: UPPER estimates of the infimum over the ball. ``margin_linf_strong_upper`` is that of a stronger search, with four
-    times the steps and ``restarts`` random starts: how far it lies below ``margin_linf_upper`` shows how far the
-    estimate still moves. ``gradient_norm_l2`` is |grad_x m|_2, a linearisation. Radii are in pixels scaled to
-    [0, 1]; without `for_data`, in the units of the inputs.
+    ``margin_linf_upper`` and ``margin_l2_upper`` are the least margins met by `runners.attacks.robust_margin_upper`
+    from the clean point: UPPER estimates of the infimum over the ball. ``margin_linf_strong_upper`` is that of a
+    stronger search, with four times the steps and ``restarts`` random starts: how far it lies below
+    ``margin_linf_upper`` shows how far the estimate still moves. ``gradient_norm_l2`` is |grad_x m|_2, a
+    linearisation. Radii are in pixels scaled to [0, 1]; without `for_data`, in the units of the inputs.
 
     Attributes:
         eps: radius of the L_inf ball.

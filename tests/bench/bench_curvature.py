@@ -173,9 +173,7 @@ def _product_cost(label: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
         for rank in (100, 200):
             reduced = matrix.perceptron.with_inputs(principal_inputs(x, rank).coordinates)
             rows = torch.randn(1, reduced.size)
-            spent = seconds(
-                lambda r=reduced, v=rows: half_transposed(r, matrix.root, half(r, matrix.root, v))
-            )
+            spent = seconds(lambda r=reduced, v=rows: half_transposed(r, matrix.root, half(r, matrix.root, v)))
             line += f", on {rank} input directions {spent / base:.2f}"
     print(line, flush=True)
 

@@ -29,9 +29,7 @@ class Planted(nn.Module):
         self.spectrum = torch.ones(size, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
-        first = (
-            x @ (self.spectrum.sqrt()[:, None] * (self.basis @ self.theta[:, None])) * len(self.theta) ** 0.5
-        )
+        first = x @ (self.spectrum.sqrt()[:, None] * (self.basis @ self.theta[:, None])) * len(self.theta) ** 0.5
         return torch.cat([first, torch.zeros_like(first)], dim=1)
 
 

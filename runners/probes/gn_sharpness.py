@@ -1,6 +1,6 @@
 """Top eigenvalue of the Gauss-Newton matrix."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from analysis.plugins import Positive
 from runners.curvature import SharpnessTracker
@@ -16,7 +16,6 @@ class GaussNewtonSharpness(Probe):
     """
 
     tol: Positive = 5e-3
-    needs_gradient: ClassVar[bool] = True
 
     def measure(self, observation: Observation, memory: dict[str, Any]) -> Reading:
         tracker = SharpnessTracker(tol=self.tol)
@@ -27,7 +26,9 @@ class GaussNewtonSharpness(Probe):
             observation.splits["train"].x,
             observation.loss.output,
             forward=observation.forward("train"),
-            gradient=observation.gradient(),
+            # Only the first search looks along the gradient; later ones start from the last vectors.
+            gradient=None if memory else observation.gradient(),
+            chunk=observation.chunk,
         )
         memory.update(tracker.state_dict())
         return {

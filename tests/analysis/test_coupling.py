@@ -1,6 +1,5 @@
 """The coupling verdict: error rates on studies of known truth, windows, lags, tables, records, hostile inputs."""
 
-import warnings
 from functools import cache
 
 import numpy as np
@@ -20,11 +19,7 @@ CHANCE = 3 * np.sqrt(0.05 * 0.95 / M)
 """Three Monte Carlo standard errors of a rate of .05."""
 
 
-@pytest.fixture(autouse=True)
-def _no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def frame(kind="G1", seed=0, **settings):

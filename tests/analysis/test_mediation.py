@@ -17,11 +17,7 @@ from tests.generators import generate
 M = 40
 
 
-@pytest.fixture(autouse=True)
-def _no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def frame(kind="G1", seed=0, **settings):

@@ -118,3 +118,19 @@ def test_an_existing_record_is_refused(problem, tmp_path):
         recorder.observe(0)
     with pytest.raises(RecordError, match="exists"):
         Recorder(tmp_path / "r", model, train, test)
+
+
+def test_sharpness_in_chunks_is_that_of_the_whole(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 3))
+    train = torch.randn(30, 1, 6, 6), torch.arange(30) % 3
+    found, sizes = [], []
+    model.register_forward_hook(lambda module, inputs, output: sizes.append(len(inputs[0])))
+    for name, chunk in {"whole": None, "chunks": 7}.items():
+        sizes.clear()
+        with Recorder(tmp_path / name, model, train, probes=["gn_sharpness"], chunk=chunk) as recorder:
+            recorder.observe(0)
+            recorder.observe(1)
+        found.append(Run.open(tmp_path / name).frame()["lambda_max"])
+        assert max(sizes) == (chunk or 30)
+    np.testing.assert_allclose(*found, rtol=1e-5)

@@ -341,7 +341,7 @@ def _sweep(jobs: list[Job], workers: int | None) -> Outcome:
     if outcome.interrupted:
         say(
             f"Stopped: {len(outcome.finished)} of {len(jobs)} runs are finished, and the others can go on.",
-            f"Next: margintail resume {folder}.",
+            f"Next: the same command again, or margintail resume {folder} for those that were begun.",
         )
         raise typer.Exit(130)
     if outcome.failed:

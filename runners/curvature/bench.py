@@ -1,12 +1,18 @@
 """What lambda_max costs here and in other libraries, on the user's own network and data.
 
-Cost is in training steps (one forward and backward pass over the same samples), in wall time; accuracy is against
-float64. Peers are optional; one that is not installed is named as absent.
+Cost is in training steps (one forward and backward pass over the same samples); accuracy is against float64. Time is
+processor time where one thread computes, which other work on the machine disturbs least, and else wall time. Peers are
+optional: one that is not installed, or that fails on the network, is named and left out.
+
+    margintail bench curvature EXPERIMENT --steps 200
+
+From Python: ``print(render(compare(model, x, y, loss)))``.
 """
 
 import copy
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -41,16 +47,29 @@ class Row:
         worst: the largest cost of one search, in training steps.
         products: matrix-vector products, mean; NaN where the library does not tell.
         error: largest |value / truth - 1|, the truth in float64.
+        seconds: what ``steps`` took.
         absent: the peer is not installed, and the numbers are NaN.
+        failure: what the peer said when it failed on this network, and the numbers are NaN; else empty.
     """
 
     method: str
     start: str
-    steps: float
-    worst: float
-    products: float
-    error: float
+    steps: float = float("nan")
+    worst: float = float("nan")
+    products: float = float("nan")
+    error: float = float("nan")
+    seconds: float = float("nan")
     absent: bool = False
+    failure: str = ""
+
+
+def clock(x: Tensor) -> float:
+    """Seconds: processor time where one thread computes, else wall time, with the GPU of ``x`` waited for."""
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
+    elif torch.get_num_threads() == 1:
+        return time.process_time()
+    return time.perf_counter()
 
 
 class _Setting:
@@ -65,14 +84,16 @@ class _Setting:
         self.targets = one_hot(y, classes).to(x.dtype) if loss.output == "mse" else y
         times = []
         for _ in range(7):
-            started = time.perf_counter()
-            self.gradient()
-            if x.is_cuda:
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - started)
+            started = clock(x)
+            self.slopes = self.gradient()
+            times.append(clock(x) - started)
         self.step_seconds = float(np.median(times[1:]))
-        # The step's own pass, which the tracker is handed.
-        self.forward = run_forward(model, x)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Make the step's own pass and gradient, which the tracker is handed."""
+        self.forward = run_forward(self.model, self.x)
+        self.slopes = self.gradient()
 
     def gradient(self) -> tuple[Tensor, ...]:
         return torch.autograd.grad(self.loss(self.model, self.x, self.y), self.parameters)
@@ -93,7 +114,9 @@ Search = Callable[[_Setting, Any], tuple[float, float, Any]]
 
 def _tracker(setting: _Setting, before: Any) -> tuple[float, float, Any]:
     tracker = before or SharpnessTracker()
-    reading = tracker.update(setting.model, setting.x, setting.loss.output, forward=setting.forward)
+    reading = tracker.update(
+        setting.model, setting.x, setting.loss.output, forward=setting.forward, gradient=setting.slopes
+    )
     return reading.value, reading.products, tracker
 
 
@@ -129,7 +152,7 @@ def _curvlinops(basis: int | None) -> Search:
 
 
 def _lobpcg(setting: _Setting, before: Any) -> tuple[float, float, Any]:
-    matrix = GaussNewton(setting.model, setting.x, setting.loss.output)
+    matrix = GaussNewton(setting.model, setting.x, setting.loss.output, forward=setting.forward)
     operator, count = _counted(setting, lambda v: matrix.matvec(torch.from_numpy(v).to(setting.x)).cpu().numpy())
     start = before
     if start is None:
@@ -195,7 +218,8 @@ METHODS = (
 def compare(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, lr: float = 1e-2) -> list[Row]:
     """Every method cold at the network's present parameters, then warm along steps of gradient descent.
 
-    The model is copied and left as it is. The tracker's cost leaves out the forward pass, which a step makes anyway.
+    The model is copied and left as it is. The cost of what uses this project's products leaves out the pass
+    and the gradient that a step makes anyway.
 
     Args:
         model: the network, in the mode to evaluate in.
@@ -208,52 +232,71 @@ def compare(model: nn.Module, x: Tensor, y: Tensor, loss: Loss, lr: float = 1e-2
     # Once before anything is timed: the inputs' decomposition is made once per data set.
     SharpnessTracker().update(model, x, loss.output)
     setting = _Setting(model, x, y, loss)
-    present = [m for m in METHODS if m.package is None or find_spec(m.package) is not None]
-    rows, states = [], {}
-    for method in present:
-        # The first call of a library pays for its imports.
-        method.search(setting, None)
-        value, products, spent, states[method.name] = _timed(method, setting, None)
-        error = abs(value / setting.exact(method.hessian) - 1)
-        rows.append(Row(method.name, "cold", spent, spent, products, error))
-    measured: dict[str, list[tuple[float, float, float]]] = {m.name: [] for m in present if m.warm}
+    rows: list[Row] = []
+    states: dict[str, Any] = {}
+    for method in METHODS:
+        if method.package is not None and find_spec(method.package) is None:
+            rows.append(Row(method.name, "cold", absent=True))
+            continue
+        with _limits(method, "cold", rows):
+            # The first call of a library pays for its imports.
+            method.search(setting, None)
+            value, products, spent, state = _timed(method, setting, None)
+            cost = spent / setting.step_seconds
+            rows.append(
+                Row(method.name, "cold", cost, cost, products, abs(value / setting.exact(method.hessian) - 1), spent)
+            )
+            if method.warm:
+                states[method.name] = state
+    measured: dict[str, list[tuple[float, float, float]]] = {name: [] for name in states}
     for _ in _descend(setting, lr):
         exact = setting.exact(hessian=False)
-        for method in present:
-            if method.warm:
-                value, products, spent, states[method.name] = _timed(method, setting, states[method.name])
-                measured[method.name].append((spent, products, abs(value / exact - 1)))
-    for name, found in measured.items():
-        spent, products, errors = np.array(found).T
-        rows.append(Row(name, "warm", spent.mean(), spent.max(), products.mean(), errors.max()))
-    nan = float("nan")
-    rows += [Row(m.name, "cold", nan, nan, nan, nan, absent=True) for m in METHODS if m not in present]
-    return rows
+        for method in METHODS:
+            if method.name in states:
+                state = states.pop(method.name)
+                with _limits(method, "warm", rows):
+                    value, products, spent, states[method.name] = _timed(method, setting, state)
+                    measured[method.name].append((spent, products, abs(value / exact - 1)))
+    for name in states:
+        seconds, counts, errors = np.array(measured[name]).T
+        cost = seconds / setting.step_seconds
+        rows.append(Row(name, "warm", cost.mean(), cost.max(), counts.mean(), errors.max(), seconds.mean()))
+    return sorted(rows, key=lambda row: (row.absent, bool(row.failure)))
+
+
+@contextmanager
+def _limits(method: _Method, start: str, rows: list[Row]) -> Iterator[None]:
+    """Turn another library's failure into a row: it is no reason to go without the rest of the table."""
+    try:
+        yield
+    except Exception as error:
+        if method.package is None:
+            raise
+        rows.append(Row(method.name, start, failure=f"{type(error).__name__}: {error}"))
 
 
 def _timed(method: _Method, setting: _Setting, before: Any) -> tuple[float, float, float, Any]:
-    setting.forward = run_forward(setting.model, setting.x)
-    started = time.perf_counter()
+    started = clock(setting.x)
     value, products, state = method.search(setting, before)
-    return value, products, (time.perf_counter() - started) / setting.step_seconds, state
+    return value, products, clock(setting.x) - started, state
 
 
 def _descend(setting: _Setting, lr: float) -> Iterator[int]:
     for step in range(WARM_STEPS):
-        slopes = setting.gradient()
         with torch.no_grad():
-            for p, slope in zip(setting.parameters, slopes, strict=True):
+            for p, slope in zip(setting.parameters, setting.slopes, strict=True):
                 p.sub_(slope, alpha=lr)
+        setting.refresh()
         yield step
 
 
 def render(rows: list[Row]) -> str:
     """The rows as a text table."""
-    lines = [f"{'method':42s} {'start':5s} {'steps':>8s} {'worst':>8s} {'products':>9s} {'error':>9s}"]
+    lines = [f"{'method':42s} {'start':5s} {'steps':>8s} {'worst':>8s} {'products':>9s} {'error':>9s} {'seconds':>9s}"]
     for row in rows:
-        if row.absent:
-            lines.append(f"{row.method:42s} not installed")
+        if row.absent or row.failure:
+            lines.append(f"{row.method:42s} {row.failure.splitlines()[0] if row.failure else 'not installed'}")
             continue
-        numbers = f"{row.steps:8.2f} {row.worst:8.2f} {row.products:9.1f} {row.error:9.1e}"
+        numbers = f"{row.steps:8.2f} {row.worst:8.2f} {row.products:9.1f} {row.error:9.1e} {row.seconds:9.2g}"
         lines.append(f"{row.method:42s} {row.start:5s} {numbers}")
     return "\n".join(lines)

@@ -112,10 +112,9 @@ class LinearizedPerceptron:
                 target.copy_((flat.T @ h).view(k, wide * deep))
         return out
 
-    def pull_first(self, cotangents: Tensor) -> Tensor:
-        """The first layer's weights alone of J^T u: [n, 1, K] -> [width_1, width_0]."""
-        _, g = self._backward(cotangents)[-1]
-        return g[:, 0].T @ self.inputs[0]
+    def first_cotangents(self, cotangents: Tensor) -> Tensor:
+        """The cotangents of the first layer's output: [n, k, K] -> [n, k, width_1]."""
+        return self._backward(cotangents)[-1][1]
 
     def grams(self, cotangents: Tensor) -> Tensor:
         """J_i^T U_i of every sample against itself: [n, k, K] -> U_i^T J_i J_i^T U_i, [n, k, k].

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from runners.curvature.flat import flatten
 from runners.curvature.forward import Forward
 from runners.curvature.gauss_newton import GaussNewton, half, half_transposed
-from runners.curvature.inputs import PrincipalInputs, principal_inputs
+from runners.curvature.inputs import PrincipalInputs, enriched, inputs_on, principal_inputs
 from runners.curvature.krylov import Subspace, start_vectors
 from runners.curvature.output import Output
-from runners.curvature.perceptron import LinearizedPerceptron
 
 # Input directions kept in the search; a layer that reads fewer than twice as many is taken whole.
 RANK = 100
@@ -26,6 +25,11 @@ PROBE = 3
 # Dimensions of the first search, which has no vectors to start from.
 COLD = 12
 MOST_DIMENSIONS = 40
+# Where more than this share of G v, |v| = 1, lies outside the input directions of the search, these are enriched ...
+OUTSIDE = 0.015
+# ... by so many directions, and the search goes on, at most so often in one step.
+ENRICHMENT = 24
+MOST_ENRICHMENTS = 2
 
 
 class SharpnessReading(NamedTuple):
@@ -52,9 +56,10 @@ class SharpnessReading(NamedTuple):
 class SharpnessTracker:
     """Follows the top eigenvalue of the Gauss-Newton matrix along a trajectory.
 
-    Rayleigh-Ritz on the top vectors of the last two steps and the last second Ritz vector, extended by residuals. For a
-    perceptron with a wide first layer the search runs on the leading input directions, and one exact half product at
-    the end makes value and residual those of the whole matrix.
+    Rayleigh-Ritz on a prediction of the top vector, from those of the last three steps, and on the last second Ritz
+    vector, extended by residuals. For a perceptron with a wide first layer the search runs on the leading input
+    directions, and half a product with what they leave out makes value and residual those of the whole matrix. Where
+    they leave out too much, as when a few samples hold the curvature, the directions that are missing join them.
 
     A residual certifies that an eigenvalue is near, not that it is the top one. The second Ritz vector follows the most
     likely one to overtake; a random vector and two images of it join the space every 25 steps, and whenever the value
@@ -74,7 +79,12 @@ class SharpnessTracker:
         self.tol = tol
         self.seed = seed
         self.rank = rank
-        self._vectors: Tensor | None = None
+        # Rows: where the next search starts, and the top vectors of the last steps, newest first.
+        self._starts: Tensor | None = None
+        self._tops: Tensor | None = None
+        # Input directions [f, r] once they had to be enriched, and the inputs on the leading ones and on these.
+        self._basis: Tensor | None = None
+        self._enriched: tuple[PrincipalInputs, PrincipalInputs] | None = None
         self._value = 0.0
         self._steps = 0
 
@@ -107,11 +117,38 @@ class SharpnessTracker:
         if not bool(matrix.like.isfinite().all()):
             nan = float("nan")
             return SharpnessReading(nan, nan, 0, nan, False, time.perf_counter() - started)
-        linearization, inputs = matrix.linearization, None
         perceptron = matrix.perceptron
-        if perceptron is not None and perceptron.inputs[0].shape[1] >= 2 * self.rank:
-            inputs = principal_inputs(x, self.rank)
-            linearization = perceptron.with_inputs(inputs.coordinates)
+        reduced = perceptron is not None and perceptron.inputs[0].shape[1] >= 2 * self.rank
+        guard, products = False, 0
+        for attempt in range(MOST_ENRICHMENTS + 1):
+            inputs = self._inputs(x) if reduced else None
+            found = self._find(matrix, gradient, inputs)
+            guard, products = guard or found.guard, products + found.products
+            if found.outside is None or attempt == MOST_ENRICHMENTS:
+                break
+            assert inputs is not None
+            if _length(found.outside) <= OUTSIDE * found.theta:
+                break
+            self._enrich(x, inputs, found)
+        squared = _length(found.image) ** 2 + (0.0 if found.outside is None else _length(found.outside) ** 2)
+        self._remember(found.vectors)
+        self._value = found.theta
+        self._steps += 1
+        return SharpnessReading(
+            value=squared / found.theta if found.theta > 0 else 0.0,
+            residual=max(0.0, squared - found.theta**2) ** 0.5,
+            products=products,
+            second=found.second,
+            guard=guard,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _find(self, matrix: GaussNewton, gradient: Sequence[Tensor] | None, inputs: PrincipalInputs | None) -> "_Found":
+        """The top vector of the matrix, on these input directions."""
+        linearization = matrix.linearization
+        if inputs is not None:
+            assert matrix.perceptron is not None
+            linearization = matrix.perceptron.with_inputs(inputs.coordinates)
         duals: list[Tensor] = []
 
         def product(rows: Tensor) -> Tensor:
@@ -120,49 +157,85 @@ class SharpnessTracker:
 
         size = linearization.size
         space = Subspace(product, matrix.like, size, min(size, MOST_DIMENSIONS))
-        guard = self._search(space, self._starts(size, matrix.like, gradient, inputs), size, matrix.like)
+        self._forget_other_networks(size, matrix.like)
+        guard = self._search(space, self._first(gradient, inputs), size, matrix.like)
         values, coordinates = space.ritz()
-        theta = float(values[0])
-        vectors, image = coordinates[:2] @ space.basis, coordinates[0] @ space.images
-        squared = float(torch.linalg.vector_norm(image, dtype=torch.float64)) ** 2
-        if inputs is not None and not inputs.complete:
-            assert perceptron is not None
+        outside = None
+        if inputs is not None and inputs.rest is not None:
+            assert matrix.perceptron is not None
             dual = torch.einsum("m,nmk->nk", coordinates[0], torch.cat(duals, 1))[:, None]
-            squared += _outside(perceptron, matrix.root.apply(dual), image, inputs)
-        older = self._vectors[:1] if self._vectors is not None and self._vectors.shape[1] == size else vectors[:0]
-        # In the order of use: the top vector, the second, the top one before.
-        self._vectors = torch.cat([vectors, older])
-        self._value = theta
-        self._steps += 1
-        return SharpnessReading(
-            value=squared / theta if theta > 0 else 0.0,
-            residual=max(0.0, squared - theta**2) ** 0.5,
-            products=space.products,
+            first = matrix.perceptron.first_cotangents(matrix.root.apply(dual))[:, 0]
+            outside = first.T.to(inputs.rest.dtype).contiguous() @ inputs.rest
+        return _Found(
+            theta=float(values[0]),
             second=float(values[1]) if len(values) > 1 else float("nan"),
+            vectors=coordinates[:2] @ space.basis,
+            image=coordinates[0] @ space.images,
+            outside=outside,
             guard=guard,
-            seconds=time.perf_counter() - started,
+            products=space.products,
         )
 
-    def _starts(
-        self, size: int, like: Tensor, gradient: Sequence[Tensor] | None, inputs: PrincipalInputs | None
-    ) -> Tensor | None:
-        """The vectors of the last steps, rows; None where there are none of this network."""
-        known = self._vectors
-        if known is not None and (known.shape[1], known.dtype, known.device) == (
-            size,
-            like.dtype,
-            like.device,
-        ):
-            return known
-        self._vectors = None
-        if gradient is None:
-            return None
+    def _inputs(self, x: Tensor) -> PrincipalInputs:
+        """The input directions of the search: the leading ones of the data, or these enriched."""
+        principal = principal_inputs(x, self.rank)
+        basis = self._basis
+        if basis is None or (len(basis), basis.dtype, basis.device) != (len(principal.basis), x.dtype, x.device):
+            self._basis = None
+            return principal
+        if self._enriched is None or self._enriched[0] is not principal:
+            self._enriched = (principal, inputs_on(x, basis))
+        return self._enriched[1]
+
+    def _enrich(self, x: Tensor, inputs: PrincipalInputs, found: "_Found") -> None:
+        """Add the directions of G v that are missing, and go on from G v."""
+        assert found.outside is not None
+        width, rank = len(found.outside), inputs.basis.shape[1]
+        whole = found.image[: width * rank].view(width, rank) @ inputs.basis.T + found.outside.to(found.image)
+        basis = enriched(principal_inputs(x, self.rank).basis, whole, ENRICHMENT)
+        turn = inputs.basis.T @ basis
+
+        def turned(rows: Tensor) -> Tensor:
+            first = rows[:, : width * rank].reshape(-1, width, rank) @ turn
+            return torch.cat([first.flatten(1), rows[:, width * rank :]], 1)
+
+        image = torch.cat([(whole @ basis).flatten(), found.image[width * rank :]])
+        self._starts = torch.cat([image[None], turned(found.vectors[1:])])
+        self._tops = None if self._tops is None else turned(self._tops)
+        self._basis, self._enriched, self._value = basis, None, found.theta
+
+    def _forget_other_networks(self, size: int, like: Tensor) -> None:
+        known = self._starts
+        if known is not None and (known.shape[1], known.dtype, known.device) != (size, like.dtype, like.device):
+            self._starts = self._tops = None
+
+    def _first(self, gradient: Sequence[Tensor] | None, inputs: PrincipalInputs | None) -> Tensor | None:
+        """Rows to start from; None where there are none."""
+        if self._starts is not None or gradient is None:
+            return self._starts
         first = gradient[0] if inputs is None else gradient[0] @ inputs.basis
         return flatten([first, *gradient[1:]])[None]
 
+    def _remember(self, vectors: Tensor) -> None:
+        """Predict the next top vector: its last move once more, by as much as that repeated the move before.
+
+        On smooth stretches moves repeat; at the edge of stability, where steps alternate, they are undone.
+        """
+        top = vectors[:1]
+        tops = top if self._tops is None else torch.cat([top, self._tops[:2]])
+        tops = torch.where(tops @ top[0] < 0, -1, 1).to(tops)[:, None] * tops
+        predicted = top
+        if len(tops) == 3:
+            move, before = tops[0] - tops[1], tops[1] - tops[2]
+            length = float(before @ before)
+            repeated = float(move @ before) / length if length > 0 else 0.0
+            predicted = top + min(1.0, max(-1.0, repeated)) * move
+        self._tops = tops
+        self._starts = torch.cat([predicted, vectors[1:]])
+
     def _search(self, space: Subspace, starts: Tensor | None, size: int, like: Tensor) -> bool:
         """Extend the space until its top vector has converged; whether the guard had to act."""
-        cold = self._vectors is None
+        cold = self._starts is None
         if starts is not None:
             space.extend(starts)
         if cold or self._steps % PROBE_EVERY == 0:
@@ -197,19 +270,41 @@ class SharpnessTracker:
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on bit for bit."""
-        return {"vectors": self._vectors, "value": self._value, "steps": self._steps}
+        return {
+            "starts": self._starts,
+            "tops": self._tops,
+            "basis": self._basis,
+            "value": self._value,
+            "steps": self._steps,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
-        self._vectors, self._value, self._steps = state["vectors"], state["value"], state["steps"]
+        self._starts, self._tops = state["starts"], state["tops"]
+        self._basis, self._enriched = state["basis"], None
+        self._value, self._steps = state["value"], state["steps"]
 
 
-def _outside(perceptron: LinearizedPerceptron, cotangents: Tensor, image: Tensor, inputs: PrincipalInputs) -> float:
-    """The squared length of the part of G v that the reduced inputs cannot hold.
+class _Found(NamedTuple):
+    """What a search found.
 
-    The exact first layer of G v is longer than its projection, the first layer of the reduced image, by Pythagoras.
+    Attributes:
+        theta, second: the two largest Ritz values.
+        vectors: their unit vectors, rows on the input directions of the search.
+        image: G v of the first, on these directions.
+        outside: the first layer of G v beside them, [width, f]; None where nothing is.
+        guard: the guard had to act.
+        products: products spent.
     """
-    first = perceptron.pull_first(cotangents)
-    inside = image[: first.shape[0] * inputs.basis.shape[1]]
-    lengths = [float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in (first, inside)]
-    return max(0.0, lengths[0] ** 2 - lengths[1] ** 2)
+
+    theta: float
+    second: float
+    vectors: Tensor
+    image: Tensor
+    outside: Tensor | None
+    guard: bool
+    products: int
+
+
+def _length(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))

@@ -1,5 +1,7 @@
 """Recorder: what it writes in a loop of one's own, against values computed from the weights in float64."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,9 @@ from torch import nn
 
 from analysis.plugins import SettingError
 from analysis.record import RecordError, Run
+from runners.probes import PROBES
 from runners.recorder import Recorder
+from tests.oracles_curvature import dense_gauss_newton
 
 
 @pytest.fixture
@@ -134,3 +138,33 @@ def test_sharpness_in_chunks_is_that_of_the_whole(tmp_path):
         found.append(Run.open(tmp_path / name).frame()["lambda_max"])
         assert max(sizes) == (chunk or 30)
     np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_an_audit_is_the_largest_eigenvalue_at_a_random_sample_of_steps(problem, tmp_path):
+    model, train, _ = problem
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    probes = {"gn_sharpness": {}, "sharpness_audit": {"every": 3}}
+    exact = []
+    with Recorder(tmp_path / "r", model, train, probes=probes) as recorder:
+        for step in range(21):
+            recorder.observe(step, last=step == 20)
+            exact.append(
+                float(
+                    torch.linalg.eigvalsh(dense_gauss_newton(copy.deepcopy(model).double(), train[0].double(), "ce"))[
+                        -1
+                    ]
+                )
+            )
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(train[0]), train[1]).backward()
+            optimizer.step()
+    frame = Run.open(tmp_path / "r").frame()
+    audited = frame["lambda_max_audit"].notna()
+    assert 3 <= audited.sum() <= 14
+    assert audited.iloc[-1]
+    np.testing.assert_allclose(frame["lambda_max_audit"][audited], np.array(exact)[audited], rtol=1e-5)
+    np.testing.assert_allclose(frame["lambda_max"], exact, rtol=2e-4)
+    settings = PROBES.build({"name": "sharpness_audit", "every": 50}, "probes")
+    steps = [step for step in range(20000) if settings.due(step)]
+    assert 300 <= len(steps) <= 500
+    assert len(set(np.diff(steps))) > 50

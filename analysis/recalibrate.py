@@ -135,7 +135,7 @@ def recalibrate(
         raise SettingError(f"{len(inner)} fit and {len(outer)} report logits for {len(steps)} steps; expected as many")
     for metric in metrics:
         choose("metric", metric, tuple(METRICS))
-    chosen = {_label(method): named(method) for method in methods}
+    chosen = {short_name(method): named(method) for method in methods}
     bootstrap = _Bootstrap(resamples, level, seed)
     rows: list[dict[str, Any]] = []
     calibrators: dict[tuple[int, str], Calibrator] = {}
@@ -230,7 +230,8 @@ def refuse_same_split(inner: Floats, outer: Floats, fit_split: str, report_split
         )
 
 
-def _label(method: Method) -> str:
+def short_name(method: Method) -> str:
+    """What a method is called in tables: its name, and those of its settings that are not the defaults."""
     if isinstance(method, str):
         return method
     table = method.table() if isinstance(method, Recalibration) else dict(method)

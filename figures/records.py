@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.methods import method as method
 from analysis.plugins import SettingError
 from analysis.run import Run
 from analysis.runs import Runs
@@ -17,7 +18,6 @@ from figures.style import title
 NOT_A_METHOD = ("run", "status", "step", "steps", "lr", "seed", "optimizer", "device", "dtype", "threads")
 """Columns of `Runs.table` in which runs of one group may differ."""
 
-LOSS_NAMES = {"ce": "CE", "mse": "MSE", "label_smoothing": "label smoothing", "focal": "focal loss"}
 MODEL_NAMES = {"mlp": "MLP", "cnn": "CNN", "resnet20": "ResNet-20"}
 
 
@@ -33,15 +33,6 @@ def by_rate(runs: Iterable[Run]) -> dict[float, list[Run]]:
 def optimizer(run: Run) -> str:
     """The name of the optimizer; empty where the record is of a loop that named none."""
     return str(run.setting("optimizer.name") or "")
-
-
-def method(run: Run) -> str:
-    """What the loss is called in the paper's tables: "CE", "CalMO", "Flat", "Rob"; its own name otherwise."""
-    name = str(run.setting("loss.name") or "")
-    if name == "calmo":
-        robust, smooth = (float(run.setting(f"loss.lambda_{term}") or 0) for term in ("r", "s"))
-        return "CalMO" if robust and smooth else "Rob" if robust else "Flat"
-    return LOSS_NAMES.get(name, name)
 
 
 def groups(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -113,6 +104,8 @@ def _scale(run: Run) -> str:
     words = [MODEL_NAMES.get(name, name)]
     if model.get("hidden"):
         words.append("-".join(map(str, model["hidden"])))
+    if model.get("width"):
+        words.append(f"of width {model['width']}")
     if model.get("activation"):
         words.append(str(model["activation"]))
     return f"{data.get('label', 'unnamed data')}, {data.get('n_train', '?')} training samples, {' '.join(words)}"

@@ -1,17 +1,17 @@
 """The one training loop."""
 
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from analysis.plugins import SettingError
 from analysis.record import Run, Writer
+from runners.arithmetic import arithmetic, arranged, pick_device
 from runners.batches import Batches
 from runners.datasets import Data, Dataset
 from runners.observation import Observation, full_gradient, mode_matters
@@ -56,7 +56,7 @@ def train(
             loss=training.loss,
             probes=training.probes,
             spec=spec.table(),
-            meta={"data": data.table()},
+            meta={"data": data.table(), "precision": spec.precision},
             chunk=training.chunk,
         )
         training.advance(recorder, 0, report, stop)
@@ -120,21 +120,24 @@ class Training:
         self.spec = spec
         device = pick_device(spec.device)
         dtype = getattr(torch, spec.dtype)
-        self.data = load(spec.dataset).to(device, dtype)
-        x, y = self.data.splits["train"].x, self.data.splits["train"].y
+        data = load(spec.dataset).to(device, dtype)
         size = spec.optimizer.batch_size
-        if size is not None and size > len(y):
+        available = len(data.splits["train"].y)
+        if size is not None and size > available:
             raise SettingError(
-                f"optimizer.batch_size = {size}: expected at most the {len(y)} training samples of this run"
+                f"optimizer.batch_size = {size}: expected at most the {available} training samples of this run"
             )
         torch.manual_seed(spec.seed)
-        self.model: nn.Module = spec.model.build(self.data.input_shape, self.data.classes).to(device, dtype)
+        model = spec.model.build(data.input_shape, data.classes).to(device, dtype)
+        self.model, self.data = arranged(model, data)
+        x, y = self.data.splits["train"].x, self.data.splits["train"].y
         self.chunk = spec.model.samples_per_pass
         self.loss = spec.loss.for_data(self.data)
         self.probes = {name: probe.for_data(self.data) for name, probe in spec.probes.items()}
         self.objective = Objective(self.model, self.loss, x, y, self.chunk)
         self.optimizer: Any = spec.optimizer.build(self.model.parameters(), self.objective)
-        self.batches = None if size is None else Batches(len(y), size, spec.seed, device)
+        augment = None if spec.augment is None else spec.augment.for_data(self.data)
+        self.batches = None if size is None else Batches(len(y), size, spec.seed, device, augment)
         self._shares = self.batches is None and not mode_matters(self.model)
 
     def advance(
@@ -179,8 +182,7 @@ class Training:
     def step(self, observation: Observation | None) -> None:
         """One optimizer step, which reuses the gradient of an observation where that is the whole batch's."""
         if self.batches is not None:
-            batch = self.batches.draw()
-            self.optimizer.step(self._batch_closure(self.objective.x[batch], self.objective.y[batch]))
+            self.optimizer.step(self._batch_closure(*self.batches.take(self.objective.x, self.objective.y)))
             return
         shared = observation if self._shares else None
         self.optimizer.step(self._full_closure(shared))
@@ -235,33 +237,3 @@ class Training:
 def load(dataset: Dataset) -> Data:
     """The data of a spec; the runs of a sweep that share a process share them."""
     return dataset.load()
-
-
-def pick_device(name: str) -> torch.device:
-    """The torch device of a spec's ``device``.
-
-    Raises:
-        SettingError: no such device here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise SettingError(f"device = {name!r}: not available here; accepted: 'auto', 'cpu', 'cuda:N'") from None
-    return device
-
-
-@contextmanager
-def arithmetic(spec: RunSpec) -> Iterator[None]:
-    """Deterministic arithmetic on the spec's threads, and a random state that is put back afterwards."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(spec.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic)

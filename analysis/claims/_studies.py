@@ -14,9 +14,9 @@ from analysis.coupling import couple
 from analysis.plugins import SettingError
 from analysis.results import Outcome
 from analysis.run import Run
+from analysis.selection import ENDED_BADLY
 
 PAPER_OPTIMIZERS = ("gd", "sgd", "adamw", "muon", "sam")
-ENDED_BADLY = ("failed", "diverged")
 FINAL = 0.1
 """Share of a series' recorded steps, at its end, that a final value is the mean of."""
 

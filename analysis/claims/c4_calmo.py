@@ -5,11 +5,12 @@ from typing import ClassVar
 
 from analysis.claims import Claim
 from analysis.claims._contrasts import decide_above, mean
-from analysis.claims._regularised import Twins, at_best, twins
+from analysis.claims._regularised import Twins, twins
 from analysis.claims._studies import paper_number
 from analysis.plugins import SettingError
 from analysis.results import Verdict
 from analysis.run import Run
+from analysis.selection import WORDS
 
 GAIN = 0.005
 """Smallest drop of test ECE that counts."""
@@ -28,7 +29,7 @@ class Calmo(Claim):
     """
 
     title: ClassVar[str] = "C4"
-    command: ClassVar[str] = "margintail run demo --out RUNS; margintail run demo --set loss.name=calmo --out RUNS"
+    command: ClassVar[str] = "margintail reproduce table2 --scale smoke"
 
     def judge(self, runs: Sequence[Run]) -> list[Verdict]:
         """See `Claim.judge`."""
@@ -52,11 +53,12 @@ class Calmo(Claim):
         self, pairs: Twins, statement: str, name: str, sign: int, shift: float, threshold: float, paper: float | None
     ) -> Verdict:
         estimand = "drop of test ECE" if name == "ece" else "gain of test accuracy, plus .01"
-        shared = {"estimand": estimand, "window": "least validation loss, or last step", "runs": 2 * len(pairs.pairs)}
+        shared = {"estimand": estimand, "window": WORDS["best"], "runs": 2 * len(pairs.pairs)}
         try:
-            contrast = mean([sign * gain + shift for gain in pairs.gains(lambda run: at_best(run, name))])
+            gains, shared["window"] = pairs.gains(name)
         except SettingError as error:
             return self.lacking(statement, str(error), **shared)
+        contrast = mean([sign * gain + shift for gain in gains])
         if contrast is None:
             return self.lacking(statement, f"{len(pairs.pairs)} pairs: expected 3 or more", **shared)
         outcome, reason = decide_above(contrast, threshold)

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 from analysis.claims import Claim
 from analysis.claims._contrasts import Mean, decide_above, difference, mean
-from analysis.claims._regularised import Twins, at_best, twins
+from analysis.claims._regularised import Twins, twins
 from analysis.claims._studies import FINAL, Study, by_rate, final, studies
 from analysis.claims.c4_calmo import Calmo
 from analysis.plugins import SettingError
 from analysis.results import Outcome, Verdict
 from analysis.run import Run
+from analysis.selection import WORDS
 
 WINDOW = "last tenth of the recorded steps"
 MARGIN = 0.5
@@ -34,7 +35,7 @@ class Muon(Claim):
     """
 
     title: ClassVar[str] = "C5"
-    command: ClassVar[str] = "margintail run demo --set probes.robust.every=10"
+    command: ClassVar[str] = "margintail reproduce table2 --scale smoke"
 
     def judge(self, runs: Sequence[Run]) -> list[Verdict]:
         """See `Claim.judge`."""
@@ -97,14 +98,14 @@ class Muon(Claim):
         verdicts = []
         for other in others:
             statement = f"CalMO lowers test ECE more for muon than for {other.optimizer}"
-            shared: dict[str, object] = {"estimand": "difference of drops of test ECE", "window": "as C4"}
+            shared: dict[str, object] = {"estimand": "difference of drops of test ECE", "window": WORDS["best"]}
             shared["runs"] = 2 * (len(muon.pairs) + len(other.pairs))
             try:
-                gains = [{0.0: pairs.gains(lambda run: at_best(run, "ece"))} for pairs in (muon, other)]
+                (mine, shared["window"]), (theirs, _) = muon.gains("ece"), other.gains("ece")
             except SettingError as error:
                 verdicts.append(self.lacking(statement, str(error), **shared))
                 continue
-            verdicts.append(self._decided(statement, difference(*gains), GAIN, shared))
+            verdicts.append(self._decided(statement, difference({0.0: mine}, {0.0: theirs}), GAIN, shared))
         return verdicts
 
     def _decided(self, statement: str, found: Mean | None, threshold: float, shared: dict[str, object]) -> Verdict:
@@ -116,13 +117,18 @@ class Muon(Claim):
 
 
 def _share_lost(run: Run) -> float:
+    """Share of the mean clean margin that the worst attack takes away, over the last tenth of the steps with both."""
     stream = "robust_train"
     names = [name for name in run.columns(stream) if name.startswith("margin_")]
     if not names:
         raise SettingError(f"run {run.id}: its stream {stream} has no margin under perturbation")
-    last = -max(1, round(FINAL * len(run.steps(stream))))
     clean = run.metric("mean_margin", "train")
-    clean = clean[clean.index.isin(run.steps(stream)[last:])]
-    if not len(clean) or clean.mean() <= 0:
+    # The two streams have cadences of their own.
+    clean = clean.loc[clean.index.isin(run.steps(stream))]
+    if not len(clean):
+        raise SettingError(f"run {run.id}: its streams {stream} and examples_train have no step in common")
+    clean = clean.iloc[-max(1, round(FINAL * len(clean))) :]
+    if clean.mean() <= 0:
         raise SettingError(f"run {run.id}: no positive mean margin at the steps of its stream {stream}")
-    return 1 - min(float(run.rows(stream, name, slice(last, None)).mean()) for name in names) / float(clean.mean())
+    steps = clean.index.to_numpy()
+    return 1 - min(float(run.rows(stream, name, steps).mean()) for name in names) / float(clean.mean())

@@ -26,7 +26,7 @@ class MeanSquaredError(Claim):
     """
 
     title: ClassVar[str] = "C6"
-    command: ClassVar[str] = "margintail run demo --set loss.name=mse"
+    command: ClassVar[str] = "margintail reproduce figA19 --scale smoke"
 
     def judge(self, runs: Sequence[Run]) -> list[Verdict]:
         """See `Claim.judge`."""

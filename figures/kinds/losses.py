@@ -1,6 +1,6 @@
 """Losses compared: one row per quantity, one column per optimizer, one colour per loss."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -51,17 +51,18 @@ class Losses(Kind):
         if not columns:
             raise SettingError("losses: no optimizer has runs of a step size that all of its losses share")
         figure, grid = panels(len(self.quantities), len(columns), height=1.3, sharex=True, sharey="row")
+        looks = _looks(loss for _, by_loss in columns.values() for loss in by_loss)
         used: list[Run] = []
         words = []
         for column, (name, (eta, by_loss)) in zip(grid.T, columns.items(), strict=True):
-            column[0].set_title(f"{title(name)}, $\\eta$ = {eta:g}")
+            column[0].set_title(f"{title(name)}, $\\eta$ = {eta:.3g}")
             column[-1].set_xlabel("step")
             for loss, members in by_loss.items():
                 used += members
-                tone = LOSS_COLOURS.get(loss, OKABE_ITO["yellow"])
+                look = looks[loss]
                 for axes, quantity in zip(column, self.quantities, strict=True):
                     metric, _, split = quantity.partition("/")
-                    found = seed_band(axes, members, metric, split, self.points, color=tone, label=loss)
+                    found = seed_band(axes, members, metric, split, self.points, label=loss, **look)
                     if len(found):
                         words.append(
                             f"{title(name)}, {loss}: {label(metric, split)} ends at {found['mean'].iloc[-1]:.3g}."
@@ -72,9 +73,20 @@ class Losses(Kind):
             if "sharpness" in metric or metric == "lambda_max":
                 logarithmic(axes)
         handles = {line.get_label(): line for axes in grid.ravel() for line in axes.lines}
-        figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=6, frameon=False)
+        figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=6)
         heading = entitle(figure, "Losses compared, mean and standard deviation over seeds", used)
         return {"all": Drawing(figure, heading, f"{heading}. {' '.join(words)}", used)}
+
+
+def _looks(losses: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Colour and line of each loss; those that the paper does not have differ by their dashes."""
+    names = dict.fromkeys(losses)
+    others = [name for name in names if name not in LOSS_COLOURS]
+    dashes = {name: ("-", "--", "-.", ":")[place % 4] for place, name in enumerate(others)}
+    return {
+        name: {"color": LOSS_COLOURS.get(name, OKABE_ITO["yellow"]), "linestyle": dashes.get(name, "-")}
+        for name in names
+    }
 
 
 def _columns(runs: Sequence[Run]) -> dict[str, tuple[float, dict[str, list[Run]]]]:

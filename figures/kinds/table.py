@@ -9,12 +9,15 @@ from analysis.plugins import SettingError
 from analysis.run import Run
 from figures.curves import entitle
 from figures.kinds import Drawing, Kind
-from figures.published import NOTES, Name, compare
-from figures.records import series
+from figures.published import METHODS, Name, compare, notes
 from figures.style import PAGE_WIDTH, title
 
-LEFT = ("optimizer", "method", "quantity")
+LEFT = ("optimizer", "method", "quantity", "selection")
 """Columns of words."""
+GAP = 2
+"""Letters between two columns."""
+LETTER, ROW = 0.063, 0.17
+"""Inches, of a letter with its share of wide ones, and of a line."""
 
 
 class Table(Kind):
@@ -31,32 +34,32 @@ class Table(Kind):
         table = compare(self.reference, runs)
         if (table["verdict"] == "not run").all():
             raise SettingError(f"table: no run of an optimizer and loss of {self.reference} with what it compares")
-        notes = [NOTES[self.reference]]
-        if self.reference != "table1" and not any(len(series(run, "loss", "validation")) for run in runs):
-            notes.append("No validation loss was recorded: values are those of the last step, not of the best one.")
+        said = notes(self.reference, runs)
         words = shown(table)
-        figure = Figure(figsize=(PAGE_WIDTH, 0.9 + 0.17 * (len(words) + 1)))
-        self._typeset(figure, words)
+        letters = [max(len(name), *map(len, words[name])) + GAP for name in map(str, words)]
+        figure = Figure(figsize=(max(PAGE_WIDTH, LETTER * sum(letters)), 0.9 + ROW * (len(words) + 1)))
         name = self.reference.replace("table", "Table ")
         heading = entitle(figure, f"{name} of the paper and ours", runs)
+        self._typeset(figure, words, letters)
         counts = ", ".join(f"{count} {verdict}" for verdict, count in table["verdict"].value_counts().items())
-        text = f"{heading}. Of {len(table)} numbers, {counts}. {' '.join(notes)}"
-        return {self.reference: Drawing(figure, heading, text, runs, table, tuple(notes))}
+        text = f"{heading}. Of {len(table)} numbers, {counts}. {' '.join(said)}"
+        return {self.reference: Drawing(figure, heading, text, runs, table, said)}
 
-    def _typeset(self, figure: Figure, words: pd.DataFrame) -> None:
+    def _typeset(self, figure: Figure, words: pd.DataFrame, letters: list[int]) -> None:
         """Lines of text between rules, words to the left and numbers to the right of their column."""
-        axes = figure.add_axes((0.02, 0.02, 0.96, 1 - 0.65 / figure.get_figheight()))
-        axes.set(xlim=(0, 1), ylim=(len(words) + 1, 0))
+        axes = figure.subplots()
+        height, lines = figure.get_figheight(), figure.get_suptitle().count("\n") + 1
+        figure.subplots_adjust(left=0.02, right=0.98, bottom=0.1 / height, top=1 - (0.38 + 0.15 * lines) / height)
+        axes.set(xlim=(0, sum(letters)), ylim=(len(words) + 1, 0))
         axes.set_axis_off()
-        columns = [str(name) for name in words]
-        widths = [max(len(name), *map(len, words[name])) + 2 for name in columns]
-        ends = [sum(widths[: i + 1]) / sum(widths) for i in range(len(widths))]
-        for name, start, end in zip(columns, [0, *ends], ends, strict=False):
+        start = 0
+        for name, width in zip(map(str, words), letters, strict=True):
             left = name in LEFT
             for row, text in enumerate([name, *words[name]]):
                 weight = "bold" if row == 0 else "normal"
-                x, side = (start, "left") if left else (end, "right")
+                x, side = (start + GAP / 2, "left") if left else (start + width - GAP / 2, "right")
                 axes.text(x, row + 0.5, text, ha=side, va="center", fontsize=7, fontweight=weight)
+            start += width
         for row in range(1, len(words) + 2):
             axes.axhline(row, color="#000000", linewidth=0.8 if row == 1 else 0.2)
 
@@ -64,17 +67,24 @@ class Table(Kind):
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """The comparison in words, as it is printed: mean and standard deviation in one cell."""
     found = pd.DataFrame({"optimizer": table["optimizer"].map(title)})
-    for name in ("method", "quantity"):
-        if name in table:
-            found[name] = table[name].str.replace("_", " ")
-    found["ours"] = [_pair(a, b) for a, b in zip(table["ours"], table["ours_std"], strict=True)]
+    if "method" in table:
+        found["method"] = table["method"].replace(METHODS)
+    found["quantity"] = table["quantity"].str.replace("_", " ")
+    found["ours"] = _pairs(table, "ours")
     found["values"] = table["values"].astype(str)
-    found["paper"] = [_pair(a, b) for a, b in zip(table["paper"], table["paper_std"], strict=True)]
+    if "selection" in table:
+        found["selection"] = table["selection"].replace("", "–")
+        found["at last step"] = _pairs(table, "last")
+    found["paper"] = _pairs(table, "paper")
     found["difference"] = [f"{value:+.3g}" if value == value else "–" for value in table["difference"]]
     found["verdict"] = table["verdict"]
     if "coupling" in table:
         found["coupling"] = table["coupling"].str.lower().replace("", "–")
     return found
+
+
+def _pairs(table: pd.DataFrame, name: str) -> list[str]:
+    return [_pair(mean, std) for mean, std in zip(table[name], table[f"{name}_std"], strict=True)]
 
 
 def _pair(mean: float, std: float) -> str:

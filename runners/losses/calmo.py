@@ -1,5 +1,6 @@
 """CalMO: cross-entropy, robustness to small perturbations, and small input gradients of the margin."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 from analysis.plugins import Count, NonNegative, Positive
 from runners.losses import Loss
 from runners.losses._pgd import ascend
+from runners.losses._twice import TwiceDifferentiated
 from runners.passes import running_averages_kept
 
 
@@ -62,24 +64,28 @@ class CalMO(Loss):
 
     def _value(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         pixel = 1.0 if self._data is None else 1.0 / self._data.pixel_std.to(x)
-        logits = model(x)
+        clean = TwiceDifferentiated()
+        with clean if self.lambda_s else nullcontext():
+            logits = model(x)
         value = cross_entropy(logits, y)
         if self.lambda_r:
-            worst = ascend(
-                model,
-                x,
-                y,
-                eps=self.eps * pixel,
-                step_size=self.step_size * pixel,
-                steps=self.steps,
-                logits=logits,
-            )
+            with clean.inputs_only():
+                worst = ascend(
+                    model,
+                    x,
+                    y,
+                    eps=self.eps * pixel,
+                    step_size=self.step_size * pixel,
+                    steps=self.steps,
+                    logits=logits,
+                )
             with running_averages_kept(model):
                 log_q = log_softmax(model(worst), dim=-1)
             log_p = log_softmax(logits, dim=-1)
             value = value + self.lambda_r * kl_div(log_q, log_p, reduction="batchmean", log_target=True)
         if self.lambda_s:
-            (slope,) = torch.autograd.grad(true_margin(logits, y).sum(), x, create_graph=True)
+            with clean.inputs_only():
+                (slope,) = torch.autograd.grad(true_margin(logits, y).sum(), x, create_graph=True)
             value = value + self.lambda_s * (slope * pixel).square().sum() / len(y)
         return value
 

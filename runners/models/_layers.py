@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from analysis.plugins import SettingError
 
@@ -40,3 +40,13 @@ def initialise_convolutions(network: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+class GlobalAverage(nn.Module):
+    """The mean of each channel over the image, [n, C, H, W] -> [n, C, 1, 1].
+
+    As ``nn.AdaptiveAvgPool2d(1)``, but its gradient takes the order in memory of the layers before it.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum((2, 3), keepdim=True) / (x.shape[2] * x.shape[3])

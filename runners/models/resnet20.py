@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from analysis.plugins import Count
 from runners.models import Model
-from runners.models._layers import image_shape, initialise_convolutions
+from runners.models._layers import GlobalAverage, image_shape, initialise_convolutions
 
 Norm = Literal["batch", "group", "none"]
 
@@ -53,7 +53,7 @@ class Resnet20(Model):
                 stride = 2 if stage > 0 and block == 0 else 1
                 layers.append(Block(channels, channels * stride, stride, self.norm))
                 channels *= stride
-        network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+        network = nn.Sequential(*layers, GlobalAverage(), nn.Flatten(), nn.Linear(channels, classes))
         initialise_convolutions(network)
         if self.norm == "none":
             for module in network:
@@ -76,11 +76,18 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         residual = self.second_norm(self.second(F.relu(self.first_norm(self.first(x)))))
-        shortcut = x[:, :, :: self.stride, :: self.stride]
-        # Half of the new channels in front, half behind: F.pad counts from the last axis back.
-        front = self.new_channels // 2
-        shortcut = F.pad(shortcut, (0, 0, 0, 0, front, self.new_channels - front))
-        return F.relu(residual + shortcut)
+        return F.relu(residual + self._shortcut(x))
+
+    def _shortcut(self, x: Tensor) -> Tensor:
+        if self.stride > 1:
+            # Every second pixel, as averages over one pixel each: the gradient of a slice has its channels first in
+            # memory whatever the images have, which slows down all layers before it.
+            x = F.avg_pool2d(x, 1, self.stride)
+        if self.new_channels:
+            # Half of the new channels in front, half behind: F.pad counts from the last axis back.
+            front = self.new_channels // 2
+            x = F.pad(x, (0, 0, 0, 0, front, self.new_channels - front))
+        return x
 
 
 def _convolution(channels_in: int, channels_out: int, stride: int, norm: Norm) -> nn.Conv2d:

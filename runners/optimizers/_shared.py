@@ -32,3 +32,8 @@ def trained(params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     if not chosen:
         raise SettingError("model: no parameter requires a gradient; expected at least one to train")
     return chosen
+
+
+def one_kernel(params: Iterable[nn.Parameter]) -> bool | None:
+    """The ``fused`` of torch's optimizers: one kernel for the whole step on CUDA devices, and elsewhere the default."""
+    return True if all(p.is_cuda for p in params) else None

@@ -7,7 +7,7 @@ from torch import nn
 
 from analysis.plugins import Count, NonNegative, Positive
 from runners.optimizers import Objective, Optimizer
-from runners.optimizers._shared import Decay, trained
+from runners.optimizers._shared import Decay, one_kernel, trained
 
 
 class AdamW(Optimizer):
@@ -30,10 +30,12 @@ class AdamW(Optimizer):
     weight_decay: NonNegative = 0.01
 
     def build(self, params: Iterable[nn.Parameter], objective: Objective) -> torch.optim.Optimizer:
+        chosen = trained(params)
         return torch.optim.AdamW(
-            trained(params),
+            chosen,
             lr=self.lr,
             betas=(self.beta1, self.beta2),
             eps=self.eps,
             weight_decay=self.weight_decay,
+            fused=one_kernel(chosen),
         )

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from analysis.plugins import Count, NonNegative, Positive, SettingError
 from runners.optimizers import Objective, Optimizer
-from runners.optimizers._shared import Decay, trained
+from runners.optimizers._shared import Decay, one_kernel, trained
 
 
 class Muon(Optimizer):
@@ -81,8 +81,14 @@ class Muon(Optimizer):
 
     def _build_rest(self, params: list[nn.Parameter]) -> torch.optim.Optimizer:
         if self.rest == "adamw":
-            return torch.optim.AdamW(params, lr=self.rest_lr, weight_decay=self.weight_decay)
-        return torch.optim.SGD(params, lr=self.rest_lr, momentum=self.momentum, weight_decay=self.weight_decay)
+            return torch.optim.AdamW(params, lr=self.rest_lr, weight_decay=self.weight_decay, fused=one_kernel(params))
+        return torch.optim.SGD(
+            params,
+            lr=self.rest_lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            fused=one_kernel(params),
+        )
 
 
 class MatricesAndRest(torch.optim.Optimizer):

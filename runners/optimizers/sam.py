@@ -9,7 +9,7 @@ from torch.nn.utils import get_total_norm
 
 from analysis.plugins import Count, NonNegative
 from runners.optimizers import Objective, Optimizer
-from runners.optimizers._shared import Decay, Nesterov, trained
+from runners.optimizers._shared import Decay, Nesterov, one_kernel, trained
 from runners.passes import running_averages_kept
 
 
@@ -35,12 +35,14 @@ class SharpnessAwareMinimization(Optimizer):
     nesterov: Nesterov = False
 
     def build(self, params: Iterable[nn.Parameter], objective: Objective) -> torch.optim.Optimizer:
+        chosen = trained(params)
         base = torch.optim.SGD(
-            trained(params),
+            chosen,
             lr=self.lr,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             nesterov=self.nesterov,
+            fused=one_kernel(chosen),
         )
         return PerturbedGradient(base, self.rho, objective.model)
 
@@ -81,7 +83,7 @@ class PerturbedGradient(torch.optim.Optimizer):
             raise ValueError("sam: step() needs the closure that computes the loss, because it calls it twice")
         with torch.enable_grad():
             loss = closure()
-        moved = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        moved: list[Tensor] = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         saved = [p.clone() for p in moved]
         try:
             self._perturb(moved)
@@ -90,17 +92,15 @@ class PerturbedGradient(torch.optim.Optimizer):
         finally:
             # Copies, because subtracting the perturbation again would leave its rounding error in the
             # weights.
-            for p, original in zip(moved, saved, strict=True):
-                p.copy_(original)
+            torch._foreach_copy_(moved, saved)
         self.base.step()
         return loss
 
-    def _perturb(self, moved: list[nn.Parameter]) -> None:
+    def _perturb(self, moved: list[Tensor]) -> None:
         gradients = [p.grad for p in moved if p.grad is not None]
         norm: Tensor = get_total_norm(gradients)
         scale = torch.where(norm > 0, self.rho / norm, 0.0)
-        for p, gradient in zip(moved, gradients, strict=True):
-            p.add_(gradient * scale)
+        torch._foreach_add_(moved, torch._foreach_mul(gradients, scale))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, bit for bit."""

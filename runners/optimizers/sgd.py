@@ -7,7 +7,7 @@ from torch import nn
 
 from analysis.plugins import Count, NonNegative
 from runners.optimizers import Objective, Optimizer
-from runners.optimizers._shared import Decay, Nesterov, trained
+from runners.optimizers._shared import Decay, Nesterov, one_kernel, trained
 
 
 class StochasticGradientDescent(Optimizer):
@@ -29,10 +29,12 @@ class StochasticGradientDescent(Optimizer):
     nesterov: Nesterov = False
 
     def build(self, params: Iterable[nn.Parameter], objective: Objective) -> torch.optim.Optimizer:
+        chosen = trained(params)
         return torch.optim.SGD(
-            trained(params),
+            chosen,
             lr=self.lr,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             nesterov=self.nesterov,
+            fused=one_kernel(chosen),
         )

@@ -1,6 +1,7 @@
 """Verdicts on the claims: from synthetic studies of known truth, and without records."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -14,8 +15,8 @@ from analysis.plugins import SettingError
 from analysis.record import Runs, Writer
 from analysis.results import Outcome
 from analysis.verdicts import judge, verdict_table, verify, write_verdicts
-from runners.cli import EXPERIMENTS
-from runners.spec import read_experiment
+from figures.paper import items
+from runners.spec import EXPERIMENTS, read_experiment
 from tests.analysis.study_records import write
 from tests.generators import generate
 
@@ -48,17 +49,34 @@ def test_without_records_each_claim_says_which_are_needed():
     verdicts = verify([])
     assert {verdict.claim for verdict in verdicts} == {CLAIMS.get(name).title for name in CLAIMS.names()}
     assert {verdict.outcome.value for verdict in verdicts} == {"INCONCLUSIVE"}
-    assert all("margintail run" in verdict.reason for verdict in verdicts)
+    assert all(re.search(r"margintail (run|reproduce) \w", verdict.reason) for verdict in verdicts)
 
 
 def test_commands_name_experiments_and_settings_that_exist():
     for name in CLAIMS.names():
         for command in CLAIMS.get(name).command.split("; "):
-            words = command.split()
-            assert words[:3] == ["margintail", "run", "demo"]
-            settings = dict(words[i + 1].split("=") for i, word in enumerate(words) if word == "--set")
+            program, verb, what, *options = command.split()
+            assert program == "margintail"
+            if verb == "reproduce":
+                assert options == ["--scale", "smoke"]
+                assert read_experiment(EXPERIMENTS / f"{items()[what].preset('smoke')}.toml")
+                continue
+            assert (verb, what) == ("run", "demo")
+            settings = dict(options[i + 1].split("=") for i, word in enumerate(options) if word == "--set")
             settings = {key: int(value) if value.isdigit() else value for key, value in settings.items()}
             assert read_experiment(EXPERIMENTS / "demo.toml", settings)
+
+
+@pytest.mark.parametrize(
+    ("claim", "what", "losses"), [("c4_calmo", "table2", {"ce", "calmo"}), ("c6_mse", "figA19", {"mse"})]
+)
+def test_the_preset_of_a_claim_has_the_runs_it_is_judged_by(claim, what, losses):
+    assert what in CLAIMS.get(claim).command
+    specs = read_experiment(EXPERIMENTS / f"{items()[what].preset('smoke')}.toml")
+    for optimizer in {spec.optimizer.name for spec in specs}:
+        for loss in losses:
+            seeds = {spec.seed for spec in specs if (spec.optimizer.name, spec.loss.name) == (optimizer, loss)}
+            assert len(seeds) >= 3
 
 
 def test_coupling_per_optimizer_and_metric(runs):

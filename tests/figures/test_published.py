@@ -8,13 +8,16 @@ import pytest
 from scipy import stats
 
 import figures
+from analysis import calibration
+from analysis.after import After
 from analysis.plugins import SettingError
-from analysis.record import Runs
+from analysis.record import Runs, Writer
 from figures.kinds import KINDS
 from figures.kinds.table import shown
 from figures.paper import items
-from figures.published import TABLES, compare, published
-from tests.figures.study import SEEDS, STEPS, write_run
+from figures.published import TABLES, compare, notes, published
+from figures.records import method
+from tests.figures.study import CLASSES, SEEDS, STEPS, examples, logits, write_run
 
 CALMO = {"name": "calmo", "lambda_r": 0.5, "lambda_s": 0.01}
 
@@ -62,6 +65,7 @@ def test_tables_of_losses_take_the_last_step_without_a_validation_split(tmp_path
     values = [run.metric("ece", split="test").loc[STEPS - 1] for run in runs]
     assert row["ours"] == pytest.approx(np.mean(values))
     assert row["ours_std"] == pytest.approx(np.std(values, ddof=1))
+    assert (row["selection"], row["last"], row["last_std"]) == ("last", row["ours"], row["ours_std"])
     table = KINDS.build({"name": "table", "reference": "table2"}, "figure").draw(list(runs))["table2"]
     assert any("last step" in note for note in table.notes)
     assert any("85.2" in note and "85.8" in note for note in table.notes)
@@ -71,10 +75,114 @@ def test_values_are_those_at_the_least_validation_loss(tmp_path):
     for seed in SEEDS:
         write_run(tmp_path, "sgd", 0.1, seed, best=17)
     runs = Runs.open(tmp_path)
-    row = (
-        compare("tableA2", runs).set_index(["optimizer", "method", "quantity"]).loc[("sgd", "ce", "test_accuracy_pct")]
+    table = compare("tableA2", runs).set_index(["optimizer", "method", "quantity"])
+    row = table.loc[("sgd", "ce", "test_accuracy_pct")]
+    accuracy = np.array([run.metric("accuracy", split="test").loc[[17, STEPS - 1]] for run in runs])
+    assert (row["ours"], row["last"]) == pytest.approx(tuple(100 * accuracy.mean(axis=0)))
+    assert (row["ours_std"], row["last_std"]) == pytest.approx(tuple(100 * accuracy.std(axis=0, ddof=1)))
+    assert row["selection"] == "best"
+    assert row["ours"] != row["last"]
+    words = (
+        shown(table.reset_index()).set_index(["optimizer", "method", "quantity"]).loc["SGD", "CE", "test accuracy pct"]
     )
-    assert row["ours"] == pytest.approx(100 * np.mean([run.metric("accuracy", split="test").loc[17] for run in runs]))
+    assert words["selection"] == "best"
+    assert words["at last step"] == f"{row['last']:.1f} ± {row['last_std']:.1f}"
+    assert any("least validation loss (cross-entropy), and at its last" in note for note in notes("tableA2", runs))
+    missing = table.loc[("muon", "ce", "test_ece")]
+    assert (missing["selection"], missing["values"], missing["verdict"]) == ("", 0, "not run")
+
+
+def test_a_row_of_runs_with_and_without_validation_says_so(tmp_path):
+    write_run(tmp_path, "sgd", 0.1, 0, best=17)
+    write_run(tmp_path, "sgd", 0.1, 1)
+    runs = Runs.open(tmp_path)
+    row = compare("table2", runs).set_index(["optimizer", "method", "quantity"]).loc[("sgd", "ce", "test_ece")]
+    assert row["selection"] == "best or last"
+    first, second = (run.metric("ece", split="test") for run in runs)
+    assert row["ours"] == pytest.approx((first.loc[17] + second.iloc[-1]) / 2)
+    assert any("Not everywhere" in note for note in notes("table2", runs))
+
+
+def test_runs_that_ended_badly_are_left_out_and_counted(tmp_path):
+    for seed in SEEDS:
+        write_run(tmp_path, "sgd", 0.1, seed)
+    path = next(tmp_path.glob("*s2"))
+    header = json.loads((path / "run.json").read_text())
+    header["meta"]["status"] = "diverged"
+    (path / "run.json").write_text(json.dumps(header))
+    runs = Runs.open(tmp_path)
+    row = compare("table2", runs).set_index(["optimizer", "method", "quantity"]).loc[("sgd", "ce", "test_ece")]
+    assert row["values"] == 2
+    assert "1 failed or diverged runs are left out." in notes("table2", runs)
+
+
+def with_logits(folder, seed, loss, best=40, validation=True):
+    """A run with the logits of test and, if so wished, validation at every eighth step."""
+    name = f"{loss['name']}-{len(loss)}-{seed}"
+    spec = {"optimizer": {"name": "sgd", "lr": 0.1}, "loss": loss, "seed": seed, "steps": STEPS - 1}
+    meta = {"data": {"classes": CLASSES, "n_train": 1, "label": "digits"}}
+    with Writer.create(folder / name, {"id": name, "spec": spec, "meta": meta}) as writer:
+        z, (validation_z, validation_y) = logits(0.1, seed, "test")[0], logits(0.1, seed + 10, "validation")
+        y = LABELS
+        writer.static("labels_test", labels=y)
+        writer.static("labels_validation", labels=validation_y)
+        for step in range(0, STEPS, 8):
+            writer.append("scalars", step, loss_validation=1.0 + abs(step - best))
+            writer.append("examples_test", step, **examples(z[step], y))
+            writer.append("logits_test", step, logits=z[step])
+            if validation:
+                writer.append("logits_validation", step, logits=validation_z[step])
+        writer.update(status="finished")
+
+
+LABELS = logits(0.1, 0, "test")[1]
+
+
+def test_calibrators_and_ensembles_that_were_asked_for_end_the_table(tmp_path):
+    for seed in SEEDS:
+        with_logits(tmp_path, seed, {"name": "ce"})
+        with_logits(tmp_path, seed, CALMO)
+        with_logits(tmp_path, seed, {"name": "focal"})
+    runs = Runs.open(tmp_path)
+    plain = compare("table2", runs)
+    After(ensemble=True, calibrators=("temperature",)).save(tmp_path)
+    table = compare("table2", runs)
+    pd.testing.assert_frame_equal(table.iloc[: len(plain)], plain)
+    further = table.iloc[len(plain) :].set_index(["method", "quantity"])
+    names = [f"{loss}{more}" for loss in ("CE", "CalMO") for more in (" + temperature", " ensemble of 3")]
+    assert list(further.index) == [(name, quantity) for name in names for quantity in ("test_accuracy_pct", "test_ece")]
+    assert further[["paper", "paper_std", "difference", "last"]].isna().all(axis=None)
+    assert set(further["verdict"]) == {"ours only"}
+    at_best = [run.rows("logits_test", "logits", [40])[0] for run in runs if method(run) == "CE"]
+    p = np.mean([np.exp(z) / np.exp(z).sum(-1, keepdims=True) for z in at_best], axis=0)
+    row = further.loc[("CE ensemble of 3", "test_ece")]
+    assert row["ours"] == pytest.approx(calibration.ece(p.max(-1), p.argmax(-1) == LABELS))
+    assert (row["values"], row["selection"]) == (1, "best")
+    assert np.isnan(row["ours_std"])
+    accuracy = further.loc[("CE + temperature", "test_accuracy_pct")]
+    unscaled = table.set_index(["method", "quantity"]).loc[("ce", "test_accuracy_pct")].iloc[0]
+    assert accuracy["ours"] == pytest.approx(unscaled["ours"])  # a temperature moves no prediction
+    assert any("steps with recorded logits" in note for note in notes("table2", runs))
+    assert "focal loss ensemble of 3" in set(compare("tableA2", runs)["method"])
+    assert len(compare("tableA1", runs)) == len(published("tableA1"))
+    drawing = KINDS.build({"name": "table", "reference": "table2"}, "figure").draw(list(runs))["table2"]
+    texts = [text.get_text() for text in drawing.figure.axes[0].texts]
+    assert "CE ensemble of 3" in texts
+    assert "ours only" in texts
+
+
+def test_what_the_records_do_not_allow_is_a_note(tmp_path):
+    for seed in SEEDS:
+        write_run(tmp_path, "sgd", 0.1, seed)
+    After(calibrators=("temperature",)).save(tmp_path)
+    runs = Runs.open(tmp_path)
+    assert len(compare("table2", runs)) == len(published("table2"))
+    assert any("no run has logits_test and logits_validation" in note for note in notes("table2", runs))
+    assert not any("logits" in note for note in notes("tableA1", runs))
+    single = tmp_path / "single"
+    with_logits(single, 0, {"name": "ce"}, validation=False)
+    After(ensemble=True).save(single)
+    assert any("No ensemble of 1 of 1 settings" in note for note in notes("table2", Runs.open(single)))
 
 
 def test_the_printed_table_holds_means_and_deviations(runs):

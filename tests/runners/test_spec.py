@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.plugins import SettingError
-from runners.spec import EXPERIMENTS, RunSpec, read_experiment
+from runners.spec import EXPERIMENTS, RunSpec, after, read_experiment
 
 BASE = {
     "dataset": {"name": "digits", "train_size": 100, "test_size": 50},
@@ -160,6 +160,52 @@ def test_one_run_from_a_file_with_many_is_refused(tmp_path):
     path.write_text(TOML)
     with pytest.raises(SettingError, match="13 runs"):
         RunSpec.from_toml(path)
+
+
+def test_after_is_read_and_no_part_of_a_run(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text(TOML)
+    plain = [spec.id for spec in read_experiment(path)]
+    assert not after(path)
+    path.write_text(
+        TOML + '[after]\nensemble = true\ncalibrators = ["temperature", { name = "histogram", bins = 5 }]\n'
+    )
+    assert [spec.id for spec in read_experiment(path)] == plain
+    wanted = after(path)
+    assert wanted.ensemble
+    assert wanted.calibrators == ("temperature", {"name": "histogram", "bins": 5})
+
+
+def test_after_needs_runs_that_record_what_it_takes(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text(TOML + "[after]\nensemble = true\n")
+    with pytest.raises(SettingError, match=r"after: run gd-\S+ would not record its logits; expected probes\.logits"):
+        after(path, read_experiment(path))
+    logits = {"probes.logits": {}}
+    assert after(path, read_experiment(path, logits)).ensemble
+    path.write_text(TOML + '[after]\ncalibrators = ["temperature"]\n')
+    with pytest.raises(SettingError, match=r"after\.calibrators: run gd-\S+ has no validation split.*validation_size"):
+        after(path, read_experiment(path, logits))
+    assert after(path, read_experiment(path, {**logits, "dataset.validation_size": 20})).calibrators
+    path.write_text(TOML)
+    assert not after(path, read_experiment(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("after = 3\n", ["after", "3", "table"]),
+        ('after = { calibrators = ["temperatur"] }\n', ["after.calibrators", "temperatur", "isotonic"]),
+        ("after = { ensembel = true }\n", ["after.ensembel", "unknown setting", "ensemble"]),
+    ],
+)
+def test_a_mistake_in_after_is_one_sentence(tmp_path, text, words):
+    path = tmp_path / "x.toml"
+    path.write_text(text + TOML)
+    with pytest.raises(SettingError) as caught:
+        after(path)
+    for word in words:
+        assert word in str(caught.value)
 
 
 def test_a_plugin_outside_the_repository(tmp_path, monkeypatch):

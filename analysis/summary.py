@@ -33,6 +33,12 @@ def run_table(runs: Iterable[Run]) -> pd.DataFrame:
     return pd.DataFrame([_row(run) for run in runs])
 
 
+def audit_errors(run: Run) -> "pd.Series[float]":
+    """lambda_max / lambda_max_audit - 1 at the steps that the probe sharpness_audit searched anew; empty without it."""
+    tracked, audited = _series(run, "lambda_max"), _series(run, "lambda_max_audit")
+    return (tracked / audited.where(audited > 0) - 1).dropna()
+
+
 def _row(run: Run) -> dict[str, Any]:
     optimizer = run.spec.get("optimizer", {})
     error, sharpness = _series(run, "ece"), _series(run, "lambda_max")

@@ -1,6 +1,7 @@
 """Axes and curves that several kinds of figures share."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from analysis.run import Run
 from figures.records import scale, series, thin
-from figures.style import COLUMN_WIDTH, PAGE_WIDTH
+from figures.style import COLUMN_WIDTH, LETTER, PAGE_WIDTH
 
 LABELS = {
     "loss": "loss",
@@ -50,9 +51,22 @@ def wrapped(count: int, height: float = 1.9, columns: int = 3, **sharing: Any) -
 
 
 def entitle(figure: Figure, what: str, runs: Sequence[Run]) -> str:
-    """Head a figure with what it shows, and the data set and scale in a second line; returns both as one line."""
-    figure.suptitle(f"{what}\n{scale(runs)}")
+    """Head a figure with what it shows and, below, the data set and scale; returns both as one line."""
+    figure.suptitle("\n".join([*fitted(figure, what), *fitted(figure, scale(runs))]))
     return f"{what}: {scale(runs)}"
+
+
+def fitted(figure: Figure, text: str) -> list[str]:
+    """A title in lines that are no wider than the figure."""
+    return wrap(text, int(figure.get_figwidth() / LETTER))
+
+
+def settle(figure: Figure) -> None:
+    """Solve for the layout now and keep it: matplotlib would solve it anew, and draw twice, for each file written."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
 
 
 def seed_band(axes: Axes, runs: Sequence[Run], metric: str, split: str, points: int, **look: Any) -> pd.DataFrame:

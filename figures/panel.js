@@ -41,7 +41,7 @@
     return { x, y };
   };
 
-  const accent = "var(--link)";
+  const accent = "var(--accent)";
   const drawCurve = (run, chosen) => {
     const svg = part("curve");
     const curve = run.curves[quantity.value];
@@ -93,6 +93,7 @@
     const error = bins.reduce((sum, [c, a, n]) => sum + Math.abs(c - a) * n, 0) / total;
     const words = `${run.run}, step ${chosen}, ${split.value}: ECE ${shown(error)}, accuracy ${shown(accuracy)}, mean confidence ${shown(confidence)}`;
     part("words").textContent = words;
+    document.getElementById("panel").style.setProperty("--colour", data.colours[optimizer.value]);
     part("reliability").setAttribute("aria-label", "Reliability diagram. " + words);
     part("margins").setAttribute("aria-label", "Histogram of margins. " + words);
     part("curve").setAttribute("aria-label", data.quantities[quantity.value] + " over steps. " + words);

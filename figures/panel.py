@@ -11,7 +11,8 @@ import numpy as np
 from analysis import calibration
 from analysis.run import Run
 from figures.curves import label
-from figures.records import by_rate, groups, series, thin
+from figures.records import by_rate, groups, optimizer, series, thin
+from figures.style import colour
 
 SCRIPT = Path(__file__).with_name("panel.js")
 QUANTITIES = {
@@ -33,16 +34,18 @@ def panel(runs: Sequence[Run]) -> str:
     Of each optimizer and step size it holds the run with the least seed, at about 40 evenly spread steps.
     """
     chosen: dict[str, dict[str, Any]] = {}
+    colours: dict[str, str] = {}
     for name, members in groups(runs).items():
         for eta, some in by_rate(members).items():
             first = min(some, key=lambda run: int(run.setting("seed") or 0))
             if "examples_train" in first.streams:
                 chosen.setdefault(name, {})[f"{eta:g}"] = panel_data(first)
+                colours[name] = colour(optimizer(first))
     if not chosen:
         return ""
     pairs = [(metric, split) for metric, splits in QUANTITIES.items() for split in splits]
     quantities = {f"{metric}/{split}".rstrip("/"): label(metric, split) for metric, split in pairs}
-    data = {"optimizers": chosen, "quantities": quantities}
+    data = {"optimizers": chosen, "colours": colours, "quantities": quantities}
     # A record may name anything, also what would close the element.
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return f"""

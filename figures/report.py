@@ -11,14 +11,13 @@ import pandas as pd
 
 from analysis.plugins import SettingError
 from analysis.run import Run
-from analysis.summary import run_table
+from analysis.summary import audit_errors, run_table
 from figures.kinds import KINDS
-from figures.kinds.table import shown
-from figures.markup import row, table
-from figures.outputs import svg
+from figures.kinds.table import LEFT, shown
+from figures.markup import picture, row, table
 from figures.panel import panel
-from figures.published import NOTES, Name, compare
-from figures.records import slug
+from figures.published import Name, compare, notes
+from figures.records import method, slug
 from figures.style import style, title
 from figures.verdicts import verdicts
 
@@ -52,11 +51,11 @@ def report(runs: Sequence[Run], out: str | Path) -> Path:
     everything = list(runs)
     sections = {
         "What was run": _what(everything),
-        "Runs": _table(run_table(everything)),
         "Verdicts": verdicts(everything),
-        "Ours and the paper's": _published(everything),
         "Explore": panel(everything),
         **_figures(everything),
+        "Ours and the paper's": _published(everything),
+        "Runs": _table(run_table(everything)),
     }
     sections = {name: body for name, body in sections.items() if body}
     labels = dict.fromkeys(str(run.meta.get("data", {}).get("label", "unnamed data")) for run in everything)
@@ -76,18 +75,19 @@ def report(runs: Sequence[Run], out: str | Path) -> Path:
 def _section(name: str, body: str) -> str:
     anchor = slug(name)
     heading = f'<h2 id="{anchor}">{html.escape(name)}</h2>'
-    return f'<section aria-labelledby="{anchor}">{heading}\n{body}</section>'
+    return f'<section aria-labelledby="{anchor}" class="{anchor}">{heading}\n{body}</section>'
 
 
 def _what(runs: list[Run]) -> str:
     facts = {
         "data": [_samples(run) for run in runs],
-        "model": [json.dumps(run.spec.get("model", {})) for run in runs],
-        "loss": [run.spec.get("loss", {}).get("name", "") for run in runs],
+        "model": [_model(run) for run in runs],
+        "loss": [method(run) for run in runs],
         "optimizers": [title(run.spec["optimizer"]["name"]) for run in runs],
         "steps": [str(run.spec.get("steps", "")) for run in runs],
         "device": [str(run.meta.get("device", "")) for run in runs],
         "status": [run.status for run in runs],
+        "sharpness": _audits(runs),
         "versions": [", ".join(f"{k} {v}" for k, v in run.meta.get("versions", {}).items()) for run in runs],
         "commit": [_commit(run) for run in runs],
     }
@@ -95,6 +95,23 @@ def _what(runs: list[Run]) -> str:
         f"<dt>{name}</dt><dd>{html.escape('; '.join(dict.fromkeys(values)))}</dd>" for name, values in facts.items()
     )
     return f"<dl>{items}</dl>"
+
+
+def _audits(runs: list[Run]) -> list[str]:
+    errors = pd.concat([audit_errors(run) for run in runs]).abs()
+    if not len(errors):
+        return ["not audited"]
+    return [
+        f"searched anew at {len(errors)} random steps, where the recorded value was off by {errors.max():.1e} at most"
+    ]
+
+
+def _model(run: Run) -> str:
+    name, *settings = (
+        str(value) if key == "name" else f"{key} = {json.dumps(value)}"
+        for key, value in sorted(run.spec.get("model", {"name": "unnamed"}).items(), key=lambda item: item[0] != "name")
+    )
+    return ", ".join([name, *settings])
 
 
 def _samples(run: Run) -> str:
@@ -105,7 +122,7 @@ def _samples(run: Run) -> str:
 
 def _commit(run: Run) -> str:
     commit = run.meta.get("commit")
-    return "not a checkout" if not commit else commit["id"] + (" with local changes" if commit["dirty"] else "")
+    return "not a checkout" if not commit else commit["id"][:12] + (" with local changes" if commit["dirty"] else "")
 
 
 def _table(runs: pd.DataFrame) -> str:
@@ -123,12 +140,18 @@ def _published(runs: list[Run]) -> str:
         numbers = compare(name, runs)
         if (numbers["verdict"] == "not run").all():
             continue
-        words = shown(numbers)
+        missing = numbers["verdict"] == "not run"
+        found = shown(numbers[~missing])
+        said = [
+            *notes(name, runs),
+            *([f"{missing.sum()} numbers of the paper have no run here."] if missing.any() else []),
+        ]
         heading = name.replace("table", "Table ")
-        rows = map(row, words.astype(str).to_numpy().tolist())
+        words = [i for i, column in enumerate(found) if column in (*LEFT, "verdict", "coupling")]
+        rows = (row(cells, words) for cells in found.astype(str).to_numpy().tolist())
         parts.append(
-            f"<h3>{heading}</h3><p>{html.escape(NOTES[name])}</p>"
-            + table(f"{heading}, ours and the paper's", map(str, words), rows)
+            f"<h3>{heading}</h3><p>{html.escape(' '.join(said))}</p>"
+            + table(f"{heading}, ours and the paper's", map(str, found), rows, words=words)
         )
     return "".join(parts)
 
@@ -145,7 +168,6 @@ def _figures(runs: list[Run]) -> dict[str, str]:
     kind = KINDS.build({"name": "dynamics", "points": 200}, "figure")
     with style():
         return {
-            f"Dynamics: {drawing.title.partition(':')[0]}": f"<figure>{svg(drawing, f'dynamics-{part}')}"
-            f"<figcaption>{html.escape(' '.join([drawing.description, *drawing.notes]))}</figcaption></figure>"
+            f"Dynamics: {drawing.title.partition(':')[0]}": picture(drawing, f"dynamics-{part}")
             for part, drawing in kind.draw(runs).items()
         }

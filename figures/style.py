@@ -34,6 +34,8 @@ OPTIMIZER_NAMES = {"gd": "GD", "sgd": "SGD", "adamw": "AdamW", "muon": "Muon", "
 COLUMN_WIDTH = 3.35
 PAGE_WIDTH = 6.9
 """Inches, of one and of two columns of a two-column paper."""
+LETTER = 0.075
+"""Inches, a little more than the mean width of a letter of a figure's title."""
 
 
 def colour(optimizer: str) -> str:
@@ -56,12 +58,20 @@ def shades(optimizer: str, count: int) -> list[str]:
 
 
 class PlainLogLocator(LogLocator):
-    """Ticks at 1, 2 and 5 where an axis spans less than a decade and a half, else at powers of ten."""
+    """Ticks at powers of ten; closer ones where an axis spans little.
+
+    Args:
+        dense: closer still, for labels that stand one above the other.
+    """
+
+    def __init__(self, dense: bool) -> None:
+        super().__init__()
+        self._steps = {8: (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0), 100: (1.0, 2.0, 5.0)} if dense else {30: (1.0, 2.0, 5.0)}
 
     def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
         """See matplotlib."""
-        narrow = vmin > 0 and vmax / vmin < 30
-        self.set_params(subs=(1.0, 2.0, 5.0) if narrow else (1.0,))
+        span = vmax / vmin if vmin > 0 else float("inf")
+        self.set_params(subs=next((steps for limit, steps in self._steps.items() if span < limit), (1.0,)))
         return super().tick_values(vmin, vmax)
 
 
@@ -69,7 +79,7 @@ def logarithmic(axes: Axes, which: Literal["x", "y"] = "y") -> None:
     """A logarithmic axis with plain numbers, also where it spans less than a decade."""
     axes.set(**{f"{which}scale": "log"})
     axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_locator(PlainLogLocator())
+    axis.set_major_locator(PlainLogLocator(dense=which == "y"))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     # Minor ticks of a logarithmic axis are many, and cost more than all else in a figure.
     axis.set_minor_locator(NullLocator())
@@ -88,6 +98,7 @@ def style() -> Iterator[None]:
         "xtick.labelsize": 7,
         "ytick.labelsize": 7,
         "legend.fontsize": 7,
+        "legend.frameon": False,
         "figure.titlesize": 9,
         "lines.linewidth": 1.1,
         "axes.linewidth": 0.6,

@@ -9,8 +9,7 @@ from analysis.results import Outcome, Verdict
 from analysis.run import Run
 from analysis.verdicts import verify
 from figures.kinds import KINDS
-from figures.markup import table
-from figures.outputs import svg
+from figures.markup import picture, table
 from figures.records import slug
 from figures.style import style
 
@@ -34,8 +33,7 @@ def verdicts(runs: Sequence[Run]) -> str:
     by_claim: dict[str, list[Verdict]] = {}
     for verdict in verify(runs):
         by_claim.setdefault(verdict.claim, []).append(verdict)
-    head = "".join(f'<th scope="col">{outcome.value.lower()}</th>' for outcome in Outcome)
-    rows = "".join(
+    rows = (
         f'<tr><th scope="row"><a href="#{slug(claim)}-claim">{html.escape(claim)}</a></th>'
         + "".join(f"<td>{sum(one.outcome is outcome for one in members)}</td>" for outcome in Outcome)
         + "</tr>"
@@ -45,7 +43,7 @@ def verdicts(runs: Sequence[Run]) -> str:
         "<p>What these runs say of each claim of the paper, at their data set and scale. A verdict needs a test that "
         "is valid for trajectories; where the runs cannot tell, it is inconclusive and says why. Unfold a claim for "
         "its numbers and its figure.</p>"
-        f'<table><thead><tr><th scope="col">claim</th>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        + table("Verdicts by claim", ["claim", *(outcome.value.lower() for outcome in Outcome)], rows)
         + "".join(_claim(claim, members, runs) for claim, members in by_claim.items())
     )
 
@@ -58,7 +56,8 @@ def _claim(claim: str, members: list[Verdict], runs: Sequence[Run]) -> str:
     )
     numbers = table(f"Verdicts on {claim}", ("claim", "verdict", *NUMBERS), map(_row, members), f"{slug(claim)}-claim")
     summary = f"<summary><b>{html.escape(claim)}</b>: {counts}</summary>"
-    return f"<details>{summary}{numbers}{_figure(claim, runs)}</details>"
+    figure = _figure(claim, runs) if any(member.runs for member in members) else ""
+    return f'<details class="claim">{summary}{numbers}{figure}</details>'
 
 
 def _row(verdict: Verdict) -> str:
@@ -82,10 +81,6 @@ def _figure(claim: str, runs: Sequence[Run]) -> str:
     try:
         with style():
             drawings = KINDS.build(FIGURES[claim], "figure").draw(runs)
-            return "".join(
-                f"<figure>{svg(drawing, f'{slug(claim)}-{part}')}"
-                f"<figcaption>{html.escape(drawing.description)}</figcaption></figure>"
-                for part, drawing in drawings.items()
-            )
+            return "".join(picture(drawing, f"{slug(claim)}-{part}") for part, drawing in drawings.items())
     except SettingError as lacking:
         return f'<p class="faint">No figure: {html.escape(str(lacking))}.</p>'

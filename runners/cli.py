@@ -1,39 +1,56 @@
 """The command line: margintail VERB. The only file of the runners that may draw."""
 
 import sys
-import tomllib
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.table import Table
 
 import analysis
 import figures
 from analysis import power
 from analysis.claims import CLAIMS
-from analysis.plugins import Plugin, Registry, SettingError
+from analysis.plugins import Registry, SettingError
 from analysis.recalibrate import recalibrate_run
 from analysis.recalibration import RECALIBRATIONS
 from analysis.record import RecordError, Run, Runs
 from analysis.theory import verify_theory
 from analysis.verdicts import write_verdicts
 from figures.kinds import KINDS
-from runners.console import complain, console, print_frame, print_result, print_runs, print_verdicts, say
+from figures.paper import SCALES, choose
+from runners.arguments import design, experiment_path, frame_of, open_runs, overrides
+from runners.arithmetic import arithmetic
+from runners.console import (
+    complain,
+    complete,
+    console,
+    make,
+    print_costs,
+    print_experiments,
+    print_frame,
+    print_items,
+    print_plugins,
+    print_result,
+    print_runs,
+    print_verdicts,
+    say,
+)
 from runners.curvature.bench import compare, render
 from runners.datasets import DATASETS
-from runners.loop import Training, arithmetic, load, spec_of
+from runners.loop import Training, load, spec_of
 from runners.losses import LOSSES
 from runners.models import MODELS
 from runners.optimizers import OPTIMIZERS
 from runners.passes import in_evaluation
 from runners.probes import PROBES
-from runners.progress import display
-from runners.spec import EXPERIMENTS, RunSpec, read_experiment
-from runners.sweep import Job, Outcome, default_workers, pending, sweep
+from runners.reproduce import RECORDS, Need, costs, missing, needs, save_after, without_data
+from runners.spec import EXPERIMENTS, RunSpec, after, read_experiment
+from runners.sweep import Job, default_workers, pending
 
 REGISTRIES: dict[str, Registry] = {
     "optimizers": OPTIMIZERS,
@@ -87,9 +104,12 @@ def run(
     settings: Settings = None,
 ) -> None:
     """Make the runs of an experiment that are not recorded yet."""
-    path = _experiment(experiment)
-    folder = out or Path("data/runs") / path.stem
-    _run(read_experiment(path, dict(_setting(word) for word in settings or [])), folder, workers)
+    path = experiment_path(experiment)
+    folder = out or RECORDS / path.stem
+    specs = read_experiment(path, overrides(settings))
+    wanted = after(path, specs)
+    _run(specs, folder, workers)
+    wanted.save(folder)
     print_runs(Runs.open(folder))
     say(f"The records are in {folder}.", f"Next: margintail figures {folder}, or margintail report {folder}.")
 
@@ -97,19 +117,19 @@ def run(
 @app.command()
 def resume(path: Annotated[Path, typer.Argument(help="A run, or a folder of runs.")], workers: Workers = None) -> None:
     """Go on with runs that were interrupted or killed."""
-    runs = _open(path)
+    runs = open_runs(path)
     jobs = [Job(spec_of(run), run.path) for run in runs if run.status not in ("finished", "diverged")]
     if not jobs:
         say(f"Every run in {path} is finished.", f"Next: margintail show {path}.")
         return
-    _sweep(jobs, workers)
+    complete(jobs, workers)
     say(f"Finished the {len(jobs)} runs left in {path}.", f"Next: margintail show {path}.")
 
 
 @app.command()
 def status(path: Annotated[Path, typer.Argument(help="A run, or a folder of runs.")]) -> None:
     """Say which runs are finished, under way, interrupted or failed."""
-    runs = _open(path)
+    runs = open_runs(path)
     table = runs.table()
     print_frame(table[["run", "status", "step", "steps"]])
     for problem in runs.problems:
@@ -125,7 +145,7 @@ def status(path: Annotated[Path, typer.Argument(help="A run, or a folder of runs
 @app.command()
 def show(path: Annotated[Path, typer.Argument(help="A run, or a folder of runs.")]) -> None:
     """Print the peaks of ECE and sharpness, the final accuracy and the correlation of each run."""
-    runs = _open(path)
+    runs = open_runs(path)
     print_runs(runs)
     if len(runs) == 1:
         only: Run = runs[0]
@@ -140,7 +160,7 @@ def draw_figures(
     out: Annotated[Path | None, typer.Option(help="Folder of the figures; default: PATH/figures.")] = None,
 ) -> None:
     """Draw a figure from records."""
-    made = figures.draw(name, _open(path), out or path / "figures")
+    made = figures.draw(name, open_runs(path), out or path / "figures")
     say(f"Drew {made}, beside its PNG and a JSON that names the runs.", f"Next: margintail report {path}.")
 
 
@@ -150,8 +170,86 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Folder of the report; default: PATH.")] = None,
 ) -> None:
     """Write one HTML page with the figures and numbers of all runs."""
-    page = figures.report(_open(path), out or path)
+    page = figures.report(open_runs(path), out or path)
     say(f"Wrote {page}.", "Next: open it in a browser; it needs no network.")
+
+
+@app.command()
+def reproduce(
+    items: Annotated[list[str], typer.Argument(help="Figures and tables of the paper: fig1, table2, ..., or all.")],
+    scale: Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")] = "smoke",
+    plan: Annotated[bool, typer.Option("--plan", help="Say what is missing, how long it takes and how large.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the figures; default: data/reproduce/SCALE.")] = None,
+    workers: Workers = None,
+    settings: Settings = None,
+) -> None:
+    """Make the runs that figures and tables of the paper need and that are not recorded, and draw them."""
+    chosen = choose(items)
+    wanted = needs({name: (item.preset(scale), item.runs) for name, item in chosen.items()}, overrides(settings))
+    failed = without_data(wanted)
+    if len(failed) == len(wanted):
+        raise SettingError(next(iter(failed.values())))
+    possible = [need for need in wanted if need.name not in failed]
+    absent = missing(possible)
+    jobs = [job for some in absent.values() for job in some]
+    count = workers or default_workers(job.spec for need in possible for job in need.jobs)
+    if plan:
+        with console.status("timing a few steps of each kind of run") as line:
+            print_costs(costs(absent, lambda kind: line.update(f"timing {kind}")), count)
+        say("Next: the same command without --plan.")
+    else:
+        if jobs:
+            make(jobs, count)
+        save_after({need.preset for need in possible})
+        words = f"{scale} scale" + (f" with {', '.join(settings)}" if settings else "")
+        folder = out or Path("data/reproduce") / scale
+        failed |= _draw_items(possible, folder, words, count)
+    for name, reason in failed.items():
+        complain(f"{name}: {reason}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _draw_items(found: list[Need], folder: Path, scale: str, workers: int) -> dict[str, str]:
+    """Draw each item from its records, and say what was made; returns why an item could not be made, or not in full."""
+    _opened.cache_clear()
+    paths = {need.name: [job.path for job in need.jobs if job.path.exists()] for need in found}
+    tasks = [(name, some, folder, scale) for name, some in paths.items()]
+    if workers > 1 and len(tasks) > workers:
+        # Large shares: what a process has computed of a record serves the next item.
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            drawn = list(pool.map(_drawn, *zip(*tasks, strict=True), chunksize=-(-len(tasks) // (2 * workers))))
+    else:
+        drawn = [_drawn(*task) for task in tasks]
+    made = {name: result for name, result in zip(paths, drawn, strict=True) if isinstance(result, Path)}
+    failed = {name: result for name, result in zip(paths, drawn, strict=True) if isinstance(result, str)}
+    absent = {job.path for jobs in missing(found).values() for job in jobs}
+    for need in found:
+        if need.name in made and (lacking := sum(job.path in absent for job in need.jobs)):
+            failed[need.name] = f"drawn without {lacking} of its {len(need.jobs)} runs to their end, as they failed"
+    print_items({name: (choose([name])[name].title, path) for name, path in made.items()})
+    count = len({path for some in paths.values() for path in some})
+    first = RECORDS / found[0].preset
+    say(
+        f"Made {len(made)} of {len(found)} figures and tables in {folder}, from {count} runs in {RECORDS}.",
+        f"Next: margintail verify {first}, or margintail report {first}.",
+    )
+    return failed
+
+
+def _drawn(name: str, paths: list[Path], folder: Path, scale: str) -> Path | str:
+    """Where an item was drawn, or why it could not be."""
+    try:
+        return figures.draw(name, [_opened(path) for path in paths], folder, scale)
+    except (SettingError, RecordError) as error:
+        return str(error)
+    except Exception as error:  # Whatever a figure trips over in a run that ended badly: the others are drawn.
+        return f"{type(error).__name__}: {error}"
+
+
+@cache
+def _opened(path: Path) -> Run:
+    return Run.open(path)
 
 
 @app.command()
@@ -172,7 +270,7 @@ def verify(
     if len(given) != 1:
         raise SettingError(f"verify: {' and '.join(given) or 'nothing'} given; expected one of {', '.join(choices)}")
     if plan is not None:
-        print_result(power.plan(*_design(plan)))
+        print_result(power.plan(*design(plan)))
         say("Next: margintail run EXPERIMENT with such a grid, then margintail verify data/runs/EXPERIMENT.")
         return
     if theory:
@@ -182,28 +280,13 @@ def verify(
             raise typer.Exit(1)
         say("Next: margintail verify data/runs/demo judges what was measured.")
         return
-    verdicts = analysis.verify(_open(path) if path is not None else _table(frame))
+    verdicts = analysis.verify(open_runs(path) if path is not None else frame_of(frame))
     print_verdicts(verdicts)
     as_json, as_csv = write_verdicts(verdicts, out or (path if path is not None else Path(".")))
     say(
         f"The verdicts, each with its reason, are in {as_json} and {as_csv}.",
         f"Next: margintail report {path or 'RUNS'}.",
     )
-
-
-def _design(words: str) -> tuple[int, int, int]:
-    counts = words.lower().split("x")
-    if len(counts) != 3 or not all(count.isdigit() for count in counts):
-        raise SettingError(f"--plan {words!r}: expected LEARNING_RATESxSEEDSxSTEPS, such as 4x3x300")
-    rates, seeds, steps = map(int, counts)
-    return rates, seeds, steps
-
-
-def _table(path: Path | None) -> pd.DataFrame:
-    try:
-        return pd.read_csv(path)  # type: ignore[arg-type]
-    except (OSError, ValueError) as error:
-        raise SettingError(f"--frame {str(path)!r}: cannot be read as CSV ({error})") from None
 
 
 @app.command()
@@ -221,7 +304,7 @@ def recalibrate(
     """Fit post-hoc calibrators on one split and report on another, before and after."""
     methods = method or RECALIBRATIONS.names()
     metrics = metric or ["ece", "nll", "brier", "accuracy"]
-    runs = _open(path)
+    runs = open_runs(path)
     tables = {
         run.id: recalibrate_run(run, methods, metrics, fit_split=fit, report_split=on, every_step=trajectory)
         for run in runs
@@ -250,7 +333,7 @@ def bench_curvature(
     steps: Annotated[int, typer.Option(min=0, help="Training steps before the measurement.")] = 50,
 ) -> None:
     """What lambda_max costs here and in other libraries, in training steps of your own network, with accuracy."""
-    spec = read_experiment(_experiment(experiment))[0]
+    spec = read_experiment(experiment_path(experiment))[0]
     with arithmetic(spec):
         training = Training(spec)
         for _ in range(steps):
@@ -277,46 +360,11 @@ def list_plugins(
     if kind is not None and kind not in kinds:
         raise SettingError(f"kind = {kind!r}: nothing of that kind to list; accepted: {', '.join(kinds)}")
     for each in kinds if kind is None else [kind]:
-        table = Table("name", "settings", "what it is", title=each, title_justify="left", box=SIMPLE_HEAD)
         if each == "experiments":
-            for path in sorted(EXPERIMENTS.glob("*.toml")):
-                table.add_row(path.stem, "", escape(path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")))
+            print_experiments()
         else:
-            for name in REGISTRIES[each].names():
-                plugin = REGISTRIES[each].get(name)
-                table.add_row(name, escape(_settings_of(plugin)), escape(_first_line(plugin)))
-        console.print(table)
+            print_plugins(each, REGISTRIES[each])
     say("Next: margintail run EXPERIMENT, where EXPERIMENT is a name above or a TOML file of your own.")
-
-
-def _settings_of(plugin: type[Plugin]) -> str:
-    return ", ".join(
-        name if field.is_required() else f"{name} = {field.default}" for name, field in plugin.model_fields.items()
-    )
-
-
-def _first_line(plugin: type[Plugin]) -> str:
-    return (plugin.__doc__ or "").strip().splitlines()[0]
-
-
-def _experiment(name: str) -> Path:
-    preset = EXPERIMENTS / f"{name}.toml"
-    if preset.is_file():
-        return preset
-    if not Path(name).is_file():
-        known = ", ".join(sorted(path.stem for path in EXPERIMENTS.glob("*.toml")))
-        raise SettingError(f"experiment = {name!r}: no such file or preset; accepted: a TOML file, or one of {known}")
-    return Path(name)
-
-
-def _setting(word: str) -> tuple[str, object]:
-    key, equals, value = word.partition("=")
-    if not equals or not key:
-        raise SettingError(f"--set {word!r}: expected KEY=VALUE, such as optimizer.lr=0.1")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
 
 
 def _run(specs: list[RunSpec], folder: Path, workers: int | None) -> None:
@@ -324,39 +372,7 @@ def _run(specs: list[RunSpec], folder: Path, workers: int | None) -> None:
         load(dataset)
     jobs = pending(specs, folder)
     if jobs:
-        _sweep(jobs, workers)
-
-
-def _sweep(jobs: list[Job], workers: int | None) -> Outcome:
-    """Run the jobs under a progress bar.
-
-    Raises:
-        typer.Exit: 130 after Ctrl-C, 1 if a run failed.
-    """
-    folder = jobs[0].path.parent
-    with display(console, jobs) as bar:
-        outcome = sweep(jobs, workers or default_workers(job.spec for job in jobs), bar.show)
-    for run_id, reason in outcome.failed.items():
-        complain(f"{run_id}: {reason}")
-    if outcome.interrupted:
-        say(
-            f"Stopped: {len(outcome.finished)} of {len(jobs)} runs are finished, and the others can go on.",
-            f"Next: the same command again, or margintail resume {folder} for those that were begun.",
-        )
-        raise typer.Exit(130)
-    if outcome.failed:
-        say(f"{len(outcome.failed)} of {len(jobs)} runs failed; what they recorded is in {folder}.")
-        raise typer.Exit(1)
-    return outcome
-
-
-def _open(path: Path) -> Runs:
-    if not path.is_dir():
-        raise SettingError(f"path = {str(path)!r}: no such folder; expected a run, or a folder of runs")
-    runs = Runs.open(path)
-    if not len(runs):
-        raise SettingError(f"path = {str(path)!r}: holds no run; expected a run, or a folder of runs")
-    return runs
+        complete(jobs, workers)
 
 
 def main() -> None:

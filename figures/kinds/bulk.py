@@ -40,11 +40,13 @@ class Bulk(Kind):
             column[-1].set_xlabel("step")
             for (eta, some), tone in zip(rates.items(), shades(optimizer(members[0]), len(rates)), strict=True):
                 for axes, metric in zip(column, ROWS, strict=True):
-                    found = seed_band(axes, some, metric, "train", self.points, color=tone, label=f"$\\eta$ = {eta:g}")
+                    found = seed_band(
+                        axes, some, metric, "train", self.points, color=tone, label=f"$\\eta$ = {eta:.3g}"
+                    )
                     if len(found):
                         words.append(f"{name}, step size {eta:g}: {label(metric)} peaks at {found['mean'].max():.3g}.")
                 column[-1].axhline(edge(some[0]), color=tone, linestyle="--", linewidth=0.8, label="_edge")
-            column[0].legend(fontsize=6)
+            column[0].legend()
         for axes, metric in zip(grid[:, 0], ROWS, strict=True):
             axes.set_ylabel(label(metric, "train" if metric != "lambda_max" else ""))
         logarithmic(grid[-1, 0])

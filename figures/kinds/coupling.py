@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from analysis.coupling import CouplingResult, couple
@@ -50,6 +51,8 @@ class Coupling(Kind):
         self._own_against_other(axes[0], {name: (grouped[name], result) for name, result in found.items()})
         for cell, (name, result) in zip(axes[1:], found.items(), strict=True):
             self._null(cell, name, grouped[name], result)
+        dots = [line for line in axes[0].lines if line.get_label() in found]
+        figure.legend(handles=dots, loc="outside lower center", ncols=6, handlelength=0.5, columnspacing=1.2)
         heading = entitle(figure, f"Coupling of {label(self.x)} ({self.split}) with {label(self.y)}", used)
         words = [
             f"{name}: r with the own seed {result.own_seed_r:.2f}, with other seeds {result.other_seed_r:.2f}; "
@@ -68,7 +71,6 @@ class Coupling(Kind):
         axes.set_xlabel("r with other seeds")
         axes.set_ylabel("r with the own seed")
         axes.set_title("descriptive")
-        axes.legend(fontsize=5.5, handlelength=0.5, borderpad=0.2, labelspacing=0.2)
 
     def _null(self, axes: Axes, name: str, members: list[Run], result: CouplingResult) -> None:
         draws = null_of_rho(members, self.x, self.y, self.split, self.draws)
@@ -76,11 +78,12 @@ class Coupling(Kind):
         if estimate is None or pvalue is None:
             empty(axes, result.reason)
             return
-        axes.hist(draws, bins=30, color="#bdbdbd")
+        axes.hist(draws, bins=30, color="#bdbdbd", edgecolor="none")
         axes.axvline(estimate, color=colour(optimizer(members[0])), linewidth=1.4)
         axes.set_title(f"{name}: p = {pvalue:.2g}")
         axes.set_xlabel("level $\\rho_{seed}$")
         axes.set_yticks([])
+        axes.xaxis.set_major_locator(MaxNLocator(3))
 
 
 def null_of_rho(runs: Sequence[Run], x: str, y: str, split: str, draws: int) -> NDArray[np.float64]:

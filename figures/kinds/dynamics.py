@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from analysis.plugins import Count, SettingError
 from analysis.run import Run
 from analysis.summary import edge
+from figures.curves import fitted
 from figures.kinds import Drawing, Kind
 from figures.records import by_rate, groups, mean, optimizer, scale, series, slug, thin
 from figures.style import OKABE_ITO, PAGE_WIDTH, logarithmic, shades
@@ -55,7 +56,7 @@ class Dynamics(Kind):
         tones = dict(zip(etas, shades(optimizer(runs[0]), len(etas)), strict=True))
         # Fixed margins: to solve for them takes as long as all of the drawing.
         figure = Figure(figsize=(PAGE_WIDTH, 7.6))
-        figure.subplots_adjust(left=0.09, right=0.985, top=0.93, bottom=0.09, hspace=0.16, wspace=0.14)
+        figure.subplots_adjust(left=0.09, right=0.985, top=0.93, bottom=0.06, hspace=0.16, wspace=0.14)
         grid = figure.subplots(len(ROWS), len(SPLITS), sharex=True, squeeze=False)
         longest = 0
         for axes, (quantity, label) in zip(grid, ROWS.items(), strict=True):
@@ -74,7 +75,7 @@ class Dynamics(Kind):
         self._edges(grid[-1][0], runs, tones)
         self._last_cell(grid, runs, tones)
         heading = f"{name}: {scale(runs)}"
-        figure.suptitle(heading, y=0.985)
+        figure.suptitle("\n".join(fitted(figure, heading)), y=0.985)
         notes: tuple[str, ...] = ()
         if longest > self.points:
             notes = (f"trajectories of up to {longest} steps are drawn with about {self.points} of them",)
@@ -114,7 +115,7 @@ class Dynamics(Kind):
     def _last_cell(self, grid: "np.ndarray[Any, Any]", runs: list[Run], tones: dict[float, str]) -> None:
         """Batch sharpness if recorded, or the legend; the legend goes below the figure otherwise."""
         cell: Axes = grid[-1][1]
-        handles = [Line2D([], [], color=tone, label=f"$\\eta$ = {eta:g}") for eta, tone in tones.items()]
+        handles = [Line2D([], [], color=tone, label=f"$\\eta$ = {eta:.3g}") for eta, tone in tones.items()]
         grey = "#595959"
         handles += [
             Line2D([], [], color=grey, linestyle=dashes, linewidth=0.9, label=f"margin, {_percent(q)}")
@@ -129,15 +130,21 @@ class Dynamics(Kind):
             self._edges(cell, runs, tones)
             cell.set_ylabel("batch sharpness (train)")
             cell.set_xlabel("step")
-            cell.figure.legend(handles=handles, loc="lower center", ncols=4, frameon=False)
+            cell.figure.subplots_adjust(bottom=0.12)
+            cell.figure.legend(handles=handles, loc="lower center", ncols=4)
             return
         cell.set_axis_off()
+        # Step sizes in the first column, line styles in the second: matplotlib fills columns evenly.
+        count = max(len(tones), len(handles) - len(tones))
+        blank = Line2D([], [], linestyle="", label=" ")
+        first, second = (
+            [*some, *[blank] * (count - len(some))] for some in (handles[: len(tones)], handles[len(tones) :])
+        )
         cell.legend(
-            handles=handles,
-            loc="lower center",
-            bbox_to_anchor=(0.5, -0.35),
+            handles=first + second,
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.7),
             ncols=2,
-            frameon=False,
             title="thin: a seed; thick: the mean",
         )
         grid[-2][1].tick_params(labelbottom=True)

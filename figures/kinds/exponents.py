@@ -20,7 +20,7 @@ from figures.style import OKABE_ITO, logarithmic, shades
 class Exponents(Kind):
     """log ECE (above) and log sharpness (below) against log Q, means over seeds; optimizers across.
 
-    A quantity that is proportional to Q moves along the dotted slope of 1. Under each panel stands the mean over runs
+    A quantity that is proportional to Q moves along the dotted slope of 1. Over each panel stands the mean over runs
     of the fitted exponent alpha with its 95% interval.
 
     Attributes:
@@ -42,12 +42,12 @@ class Exponents(Kind):
         figure, grid = panels(2, len(shown), height=1.9, sharex="col", sharey="row")
         words = []
         for column, (name, members) in zip(grid.T, shown.items(), strict=True):
-            column[0].set_title(name)
+            column[0].set_title(name, pad=22)
             result = exponents(members, window=self.window)
             texts = [f"$\\alpha$ = {s.mean:.2f}\n[{s.interval[0]:.2f}, {s.interval[1]:.2f}]" for s in result.slopes[:2]]
             for axes, metric, text in zip(column, ("ece", "lambda_max"), texts or ["", ""], strict=True):
                 self._panel(axes, metric, members)
-                axes.annotate(text, (0.03, 0.04), xycoords="axes fraction", fontsize=6)
+                axes.annotate(text, (0.5, 1.02), xycoords="axes fraction", fontsize=6.5, ha="center")
             column[1].set_xlabel("Q (train)")
             words.append(f"{name}: {result.summary()}")
         for axes, metric in zip(grid[:, 0], ("ece", "lambda_max"), strict=True):

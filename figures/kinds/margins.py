@@ -44,7 +44,7 @@ class Margins(Kind):
         used = [run for members in columns.values() for run in members]
         words = []
         for column, (eta, members) in zip(grid.T, columns.items(), strict=True):
-            column[0].set_title(f"$\\eta$ = {eta:g}")
+            column[0].set_title(f"$\\eta$ = {eta:.3g}")
             column[-1].set_xlabel("step")
             for axes, split in zip(column, SPLITS, strict=True):
                 steps, levels = self.quantiles(members, split)

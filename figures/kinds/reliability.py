@@ -51,7 +51,7 @@ class Reliability(Kind):
             for row, split in zip(grid, SPLITS, strict=True):
                 if f"examples_{split}" in members[0].streams:
                     for axes, step in zip(row, (int(steps[0]), peak, int(steps[-1])), strict=True):
-                        self._line(axes, members, split, step, color=tone, label=f"$\\eta$ = {eta:g}")
+                        self._line(axes, members, split, step, color=tone, label=f"$\\eta$ = {eta:.3g}")
         for axes, when in zip(grid[0], ("start", "peak of training ECE", "end"), strict=True):
             axes.set_title(when)
         for axes in grid.ravel():
@@ -62,7 +62,7 @@ class Reliability(Kind):
         for axes in grid[-1]:
             axes.set_xlabel("confidence")
         handles, labels = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, len(labels)), frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
         heading = entitle(figure, f"Reliability, {name}", runs)
         text = f"{heading}. Accuracy in {self.bins} bins of confidence. {' '.join(words)}"
         return Drawing(figure, heading, text, runs)
@@ -74,4 +74,6 @@ class Reliability(Kind):
         there = table.count > 0
         axes.plot(table.confidence[there], table.accuracy[there], linewidth=0.8, **look)  # type: ignore[arg-type]
         area = square_root_of(table.count[there])
-        axes.scatter(table.confidence[there], table.accuracy[there], s=area, color=look["color"], linewidths=0)
+        axes.scatter(
+            table.confidence[there], table.accuracy[there], s=area, color=look["color"], linewidths=0, clip_on=False
+        )

@@ -86,7 +86,7 @@ class Slack(Kind):
             logarithmic(axes)
         handles = {line.get_label(): line for axes in grid.ravel() for line in axes.lines}
         shown = [line for text, line in handles.items() if not str(text).startswith("_")]
-        figure.legend(handles=shown, loc="outside lower center", ncols=3, frameon=False)
+        figure.legend(handles=shown, loc="outside lower center", ncols=3)
         used = [run for members in grouped.values() for run in members]
         heading = entitle(figure, "The waterfall of the bounds, medians over runs", used)
         return {self.split: Drawing(figure, heading, f"{heading}. {' '.join(words)}", used)}

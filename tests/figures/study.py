@@ -11,6 +11,8 @@ from analysis.record import Runs, Writer
 SAMPLES, CLASSES, STEPS = 40, 4, 64
 RATES = {"gd": (0.1, 0.5), "adamw": (0.001, 0.002), "bulk_sgd": (0.1,)}
 SEEDS = (0, 1, 2)
+AUDIT = 1.0005
+"""What a search anew finds, over what was tracked."""
 LABEL = "digits <small> & noisy"
 """With the letters that HTML would trip over."""
 
@@ -74,6 +76,8 @@ def write_run(folder: Path, optimizer: str, rate: float, seed: int, **settings: 
             writer.static(f"labels_{split}", labels=y)
         for step in range(STEPS):
             row = {"lambda_max": sharpness(rate, seed, step)}
+            if step in (10, 11):
+                row["lambda_max_audit"] = AUDIT * sharpness(rate, seed, 10)
             if best is not None:
                 row["loss_validation"] = 1.0 + abs(step - best)
             if batch:

@@ -52,11 +52,27 @@ def mean_over(runs, metric, split="train"):
 @pytest.mark.parametrize("kind", [name for name in KINDS.names() if name != "dynamics"])
 def test_titles_say_data_and_scale_and_descriptions_say_more(kind, runs, losses):
     for drawing in draw(kind, losses if kind in ("bulk", "losses") else runs).values():
-        assert "40 training samples, MLP 8 tanh" in drawing.figure.get_suptitle()
+        assert "40 training samples, MLP 8 tanh" in " ".join(drawing.figure.get_suptitle().split())
         assert "40 training samples" in drawing.title
         assert drawing.description.startswith(drawing.title)
         assert len(drawing.description) > len(drawing.title) + 20
         assert drawing.runs
+
+
+@pytest.mark.parametrize("kind", ["margins", "phase", "coupling", "reliability", "exponents"])
+def test_no_title_is_wider_than_its_figure_nor_any_legend_over_the_data(kind, runs):
+    for drawing in draw(kind, runs).values():
+        figure = drawing.figure
+        figure.draw_without_rendering()
+        page = figure.bbox
+        for text in (figure._suptitle, *(axes.title for axes in figure.axes)):
+            box = text.get_window_extent()
+            assert page.x0 <= box.x0
+            assert box.x1 <= page.x1
+            assert box.y1 <= page.y1
+        for axes in figure.axes:
+            if axes.get_legend():
+                assert not axes.get_legend().get_window_extent().overlaps(axes.get_window_extent().padded(-1))
 
 
 def test_phase_draws_the_path_of_the_mean_with_both_ends(runs):
@@ -146,6 +162,16 @@ def test_bulk_sets_each_number_of_directions_beside_sgd(losses):
     assert any(np.allclose(path[:, 1], expected) for path in curves(drawing.figure.axes[3 + 2]))
     with pytest.raises(SettingError, match="no run with the optimizer bulk_sgd"):
         draw("bulk", losses.select(optimizer="sgd"))
+
+
+def test_losses_beyond_the_papers_are_told_apart(tmp_path):
+    for name in ("ce", "mixup", "mmce", "soft_ece"):
+        write_run(tmp_path, "sgd", 0.1, 0, loss={"name": name})
+    (drawing,) = draw("losses", Runs.open(tmp_path), quantities=["ece/test"]).values()
+    lines = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in drawing.figure.axes[0].lines}
+    assert set(lines) == {"CE", "mixup", "mmce", "soft_ece"}
+    assert len(set(lines.values())) == 4
+    assert lines["CE"] == ("#000000", "-")
 
 
 def test_losses_have_a_line_each_and_a_band_over_seeds(losses):

@@ -11,9 +11,9 @@ import pytest
 
 import figures
 from analysis.plugins import SettingError
-from analysis.summary import run_table
+from analysis.summary import audit_errors, run_table
 from figures.style import OPTIMIZER_COLOURS
-from tests.figures.study import LABEL, STEPS, logits, sharpness
+from tests.figures.study import AUDIT, LABEL, STEPS, logits, sharpness
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,15 @@ def test_the_page_needs_no_network(page):
         assert reference.startswith(("#", "data:")) or not re.match(r"(https?:)?//", reference)
     assert "@import" not in page
     assert not re.search(r"url\((?!#)", page)
+
+
+def test_the_page_says_how_far_the_tracked_sharpness_was_from_a_search_anew(page, runs):
+    for run in runs:
+        errors = audit_errors(run)
+        # At step 11 nothing was tracked.
+        assert list(errors.index) == [10]
+        assert errors.iloc[0] == pytest.approx(1 / AUDIT - 1)
+    assert f"searched anew at {len(runs)} random steps, where the recorded value was off by 5.0e-04 at most" in page
 
 
 def test_the_page_has_landmarks_and_unique_identifiers_and_its_links_lead_somewhere(page):

@@ -128,7 +128,7 @@ class Dynamics(Kind):
             self._cell(cell, "batch_sharpness", "train", runs, tones)
             logarithmic(cell)
             self._edges(cell, runs, tones)
-            cell.set_ylabel("batch sharpness (train)")
+            cell.set_ylabel("batch sharpness")
             cell.set_xlabel("step")
             cell.figure.subplots_adjust(bottom=0.12)
             cell.figure.legend(handles=handles, loc="lower center", ncols=4)

@@ -28,7 +28,7 @@ MOST_DIMENSIONS = 40
 # Where more than this share of G v, |v| = 1, lies outside the input directions of the search, these are enriched ...
 OUTSIDE = 0.015
 # ... by so many directions, and the search goes on, at most so often in one step.
-ENRICHMENT = 24
+ENRICHMENT = 64
 MOST_ENRICHMENTS = 2
 
 

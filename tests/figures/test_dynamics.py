@@ -94,7 +94,7 @@ def test_batch_sharpness_takes_the_empty_cell_where_it_was_recorded(runs, tmp_pa
     write_run(tmp_path, "sgd", 0.1, 0, batch_sharpness=True)
     (one,) = Runs.open(tmp_path)
     last = draw([one])["sgd"].figure.axes[-1]
-    assert last.get_ylabel() == "batch sharpness (train)"
+    assert last.get_ylabel() == "batch sharpness"
     assert has_line(last, one.metric("batch_sharpness"))
     assert not draw(runs)["gd"].figure.axes[-1].axison
 

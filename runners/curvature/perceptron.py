@@ -112,6 +112,12 @@ class LinearizedPerceptron:
                 target.copy_((flat.T @ h).view(k, wide * deep))
         return out
 
+    def push_first(self, tangents: Tensor) -> Tensor:
+        """What tangents of the first layer's output do to the logits: [n, k, width_1] -> [n, k, K]."""
+        for slope, weight in zip(self._slopes, self._weights[1:], strict=True):
+            tangents = (tangents if slope is None else tangents * slope[:, None, :]) @ weight.T
+        return tangents
+
     def first_cotangents(self, cotangents: Tensor) -> Tensor:
         """The cotangents of the first layer's output: [n, k, K] -> [n, k, width_1]."""
         return self._backward(cotangents)[-1][1]

@@ -25,9 +25,10 @@ PROBE = 3
 # Dimensions of the first search, which has no vectors to start from.
 COLD = 12
 MOST_DIMENSIONS = 40
-# Where more than this share of G v, |v| = 1, lies outside the input directions of the search, these are enriched ...
+# Where more than this share of G v, |v| = 1, lies outside the input directions of the search, they may have to be
+# enriched ...
 OUTSIDE = 0.015
-# ... by so many directions, and the search goes on, at most so often in one step.
+# ... by so many directions, upon which the search goes on, at most so often in one step.
 ENRICHMENT = 64
 MOST_ENRICHMENTS = 2
 
@@ -127,7 +128,7 @@ class SharpnessTracker:
             if found.outside is None or attempt == MOST_ENRICHMENTS:
                 break
             assert inputs is not None
-            if _length(found.outside) <= OUTSIDE * found.theta:
+            if self._suffices(matrix, inputs, found.outside, found.theta):
                 break
             self._enrich(x, inputs, found)
         squared = _length(found.image) ** 2 + (0.0 if found.outside is None else _length(found.outside) ** 2)
@@ -186,6 +187,21 @@ class SharpnessTracker:
         if self._enriched is None or self._enriched[0] is not principal:
             self._enriched = (principal, inputs_on(x, basis))
         return self._enriched[1]
+
+    def _converged(self, relative: float, rho: float) -> bool:
+        """Whether the error is small, for a residual in directions whose Rayleigh quotient is ``rho`` of the value."""
+        return relative**2 * rho <= 2 * self.tol**2 * (1 - rho)
+
+    def _suffices(self, matrix: GaussNewton, inputs: PrincipalInputs, outside: Tensor, theta: float) -> bool:
+        """Whether what lies outside the input directions, [width, f], changes the value by little."""
+        length = _length(outside)
+        if length <= OUTSIDE * theta:
+            return True
+        assert matrix.perceptron is not None
+        assert inputs.rest is not None
+        tangents = (inputs.rest @ (outside / length).T).to(matrix.like)
+        dual = matrix.root.transposed(matrix.perceptron.push_first(tangents[:, None]))
+        return self._converged(length / theta, _length(dual) ** 2 / theta)
 
     def _enrich(self, x: Tensor, inputs: PrincipalInputs, found: "_Found") -> None:
         """Add the directions of G v that are missing, and go on from G v."""
@@ -248,7 +264,7 @@ class SharpnessTracker:
             residual.sub_(coordinates[0] @ space.basis, alpha=theta)
             relative = float(torch.linalg.vector_norm(residual)) / theta if theta > 0 else 0.0
             rho = max(0.0, float(values[1])) / theta if theta > 0 and len(values) > 1 else 0.0
-            if relative <= 4 * self.tol and relative**2 * rho <= 2 * self.tol**2 * (1 - rho):
+            if relative <= 4 * self.tol and self._converged(relative, rho):
                 if cold or guard or abs(theta - self._value) <= JUMP * self._value:
                     break
                 guard = True

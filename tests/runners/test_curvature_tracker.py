@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from runners.curvature import GaussNewton, SharpnessTracker, run_forward
 from runners.curvature.inputs import fast_bfloat16, principal_inputs
+from runners.curvature.perceptron import LinearizedPerceptron
 from runners.models import MODELS
 from tests.oracles_curvature import dense_gauss_newton
 
@@ -198,6 +199,16 @@ def test_directions_that_the_search_lacks_join_it(monkeypatch: pytest.MonkeyPatc
     assert readings[2].products < readings[0].products / 2
     monkeypatch.setattr("runners.curvature.tracker.MOST_ENRICHMENTS", 0)
     assert SharpnessTracker(rank=20).update(model, x).value < exact * (1 - 3e-4)
+
+
+def test_tangents_of_the_first_layer_reach_the_logits_as_those_of_its_weights() -> None:
+    model, x = few_samples_hold_the_curvature()
+    perceptron = LinearizedPerceptron.at(model, x)
+    assert perceptron is not None
+    first = torch.randn(8, 200, dtype=torch.float64)
+    vector = torch.cat([first.flatten(), torch.zeros(perceptron.size - first.numel(), dtype=torch.float64)])
+    found = perceptron.push_first((x @ first.T)[:, None])
+    assert torch.allclose(found, perceptron.push(vector[None]), atol=1e-12)
 
 
 def test_other_inputs_after_an_enrichment_start_anew() -> None:

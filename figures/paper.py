@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from analysis.methods import method
 from analysis.plugins import SettingError, validate
 from analysis.run import Run
 from analysis.runs import Runs
 from figures.kinds import KINDS, Kind
-from figures.records import method
 
 SCALES = ("smoke", "laptop", "paper")
 """Digits in minutes; a part of the paper's data in hours on two cores; the paper's sizes, for a GPU."""

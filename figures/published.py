@@ -12,11 +12,11 @@ from scipy import stats
 
 from analysis.after import After
 from analysis.coupling import ALPHA, couple
-from analysis.methods import compare_methods
+from analysis.methods import compare_methods, method
 from analysis.plugins import SettingError
 from analysis.run import Run
 from analysis.selection import ENDED_BADLY, Rule, Selection, read, rule_of
-from figures.records import by_rate, method, optimizer, series
+from figures.records import by_rate, optimizer, series
 
 TABLES = Path(__file__).parents[1] / "data" / "paper"
 Name = Literal["table1", "table2", "tableA1", "tableA2"]

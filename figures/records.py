@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.methods import method as method
+from analysis.methods import method
 from analysis.plugins import SettingError
 from analysis.run import Run
 from analysis.runs import Runs

@@ -9,6 +9,7 @@ from typing import get_args
 
 import pandas as pd
 
+from analysis.methods import method
 from analysis.plugins import SettingError
 from analysis.run import Run
 from analysis.summary import audit_errors, run_table
@@ -17,7 +18,7 @@ from figures.kinds.table import LEFT, shown
 from figures.markup import picture, row, table
 from figures.panel import panel
 from figures.published import Name, compare, notes
-from figures.records import method, slug
+from figures.records import slug
 from figures.style import style, title
 from figures.verdicts import verdicts
 

@@ -48,7 +48,7 @@ def arithmetic(spec: RunSpec) -> Iterator[None]:
     torch.set_num_threads(spec.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        with torch.random.fork_rng(), _products_in(spec.precision), _memory_kept():
+        with torch.random.fork_rng(), products_in(spec.precision), _memory_kept():
             yield
     finally:
         torch.set_num_threads(threads)
@@ -56,7 +56,8 @@ def arithmetic(spec: RunSpec) -> Iterator[None]:
 
 
 @contextmanager
-def _products_in(precision: str) -> Iterator[None]:
+def products_in(precision: str) -> Iterator[None]:
+    """Products of float32 numbers on a CUDA device in "float32" or "tf32"; what was set is put back."""
     # Named for each operation, because torch's defaults differ: TF32 for convolutions, not for matrices.
     backends: Any = torch.backends
     operations = (backends.cuda.matmul, backends.cudnn.conv)

@@ -54,15 +54,12 @@ class Need:
     jobs: tuple[Job, ...]
 
 
-def needs(
-    wanted: Mapping[str, tuple[str, Choice]], settings: Mapping[str, Any] | None = None, records: Path = RECORDS
-) -> list[Need]:
+def needs(wanted: Mapping[str, tuple[str, Choice]], settings: Mapping[str, Any] | None = None) -> list[Need]:
     """What each item needs.
 
     Args:
         wanted: item -> name of its preset, and what chooses the runs it shows from all of the preset's.
         settings: dotted settings that replace those of every preset.
-        records: folder of the records; a preset's lie in the folder of its name.
 
     Raises:
         SettingError: a wrong setting, or an item that none of its preset's runs is for.
@@ -73,7 +70,7 @@ def needs(
         if preset not in grids:
             grids[preset] = read_experiment(EXPERIMENTS / f"{preset}.toml", settings)
         chosen = {run.id for run in choice([Planned(spec) for spec in grids[preset]])}
-        jobs = tuple(Job(spec, records / preset / spec.id) for spec in grids[preset] if spec.id in chosen)
+        jobs = tuple(Job(spec, RECORDS / preset / spec.id) for spec in grids[preset] if spec.id in chosen)
         found.append(Need(name, preset, jobs))
     return found
 
@@ -111,10 +108,10 @@ def _problem(dataset: Any) -> str:
     return ""
 
 
-def save_after(presets: Iterable[str], records: Path = RECORDS) -> None:
+def save_after(presets: Iterable[str]) -> None:
     """Leave beside the records what the presets ask for after their runs (see `runners.spec.after`)."""
     for preset in presets:
-        folder = records / preset
+        folder = RECORDS / preset
         if folder.is_dir():
             after(EXPERIMENTS / f"{preset}.toml").save(folder)
 

@@ -5,11 +5,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+from analysis.methods import method
 from analysis.plugins import Count, SettingError
 from analysis.run import Run
 from figures.curves import entitle, label, panels, seed_band
 from figures.kinds import Drawing, Kind
-from figures.records import method, optimizer
+from figures.records import optimizer
 from figures.style import OKABE_ITO, logarithmic, title
 
 LOSS_COLOURS = {

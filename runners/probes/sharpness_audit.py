@@ -18,7 +18,7 @@ class SharpnessAudit(Probe):
     tracked steps.
 
     Attributes:
-        every: one step in so many is audited, chosen at random, and so are the steps in ``at`` and the last.
+        every: one step in so many is audited, chosen at random, and the last. ``at`` names the steps instead.
         tol: relative residual of the search, which works in the network's own precision.
     """
 

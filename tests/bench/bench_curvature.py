@@ -12,7 +12,8 @@ as JPEG: set MARGINTAIL_DATA to the folder that holds cifar10-jpeg.
 import argparse
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,10 +21,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from runners.curvature import GaussNewton, SharpnessTracker, run_forward
-from runners.curvature.bench import compare, render
-from runners.curvature.gauss_newton import half, half_transposed
+from runners.curvature.bench import clock, compare, render
+from runners.curvature.gauss_newton import Linearization, half, half_transposed
 from runners.curvature.inputs import principal_inputs
 from runners.curvature.krylov import search, start_vectors
+from runners.curvature.output import OutputRoot
 from runners.datasets import DATASETS
 from runners.losses import LOSSES
 from runners.models import MODELS
@@ -47,15 +49,25 @@ def images(n: int) -> tuple[Tensor, Tensor]:
     return train.x.flatten(1), train.y
 
 
-def seconds(call: Callable[[], object], repeats: int = 9) -> float:
-    """Median processor time after one call to warm up."""
-    call()
-    times = []
-    for _ in range(repeats):
-        started = time.process_time()
-        call()
-        times.append(time.process_time() - started)
-    return float(np.median(times))
+def seconds(calls: Sequence[Callable[[], object]], x: Tensor, repeats: int = 9) -> list[float]:
+    """The median time of each call, the calls in turn, after one round to warm up."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(repeats + 1):
+        for call, spent in zip(calls, times, strict=True):
+            started = clock(x)
+            call()
+            spent.append(clock(x) - started)
+    return [float(np.median(spent[1:])) for spent in times]
+
+
+def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """Forward and backward over all samples."""
+    return lambda: torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))
+
+
+def product(linearization: Linearization, root: OutputRoot) -> Callable[[Tensor], Tensor]:
+    """Rows [k, d] -> the matrix applied to each."""
+    return lambda rows: half_transposed(linearization, root, half(linearization, root, rows))
 
 
 def truth(model: nn.Module, x: Tensor, seed: int) -> float:
@@ -69,7 +81,7 @@ def truth(model: nn.Module, x: Tensor, seed: int) -> float:
     reduced = matrix.perceptron.with_inputs(inputs.coordinates)
     with torch.no_grad():
         found = search(
-            lambda rows: half_transposed(reduced, matrix.root, half(reduced, matrix.root, rows)),
+            product(reduced, matrix.root),
             start_vectors(2, reduced.size, matrix.like, seed),
             2,
             1e-3,
@@ -160,20 +172,17 @@ def growth() -> None:
 
 
 def _product_cost(label: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
-    def step() -> None:
-        torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))
-
     matrix = GaussNewton(model, x)
     vector = torch.randn(matrix.size)
     for _ in range(4):
         matrix.matvec(vector)
-    base, cost = seconds(step), seconds(lambda: matrix.matvec(vector))
+    base, cost = seconds([training_step(model, x, y), lambda: matrix.matvec(vector)], x)
     line = f"{label}: step {base * 1e3:.1f} ms, product {cost * 1e3:.1f} ms = {cost / base:.2f} steps"
     if matrix.perceptron is not None:
         for rank in (100, 200):
             reduced = matrix.perceptron.with_inputs(principal_inputs(x, rank).coordinates)
             rows = torch.randn(1, reduced.size)
-            spent = seconds(lambda r=reduced, v=rows: half_transposed(r, matrix.root, half(r, matrix.root, v)))
+            spent = seconds([partial(product(reduced, matrix.root), rows)], x)[0]
             line += f", on {rank} input directions {spent / base:.2f}"
     print(line, flush=True)
 

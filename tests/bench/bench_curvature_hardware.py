@@ -13,18 +13,17 @@ import argparse
 import copy
 import multiprocessing
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from runners.curvature import GaussNewton, SharpnessTracker
 from runners.curvature.bench import clock
 from runners.models import MODELS
-from tests.bench.bench_curvature import images
+from tests.bench.bench_curvature import images, seconds, training_step
+from tests.bench.bench_curvature_peers import descend
 
 CLASSES = 10
 # A product that would not fit is stopped by this limit on the address space rather than by the machine.
@@ -50,22 +49,6 @@ def network(name: str) -> nn.Module:
     """The paper's perceptron or ResNet-20, in evaluation mode, on 3 x 32 x 32 images."""
     torch.manual_seed(0)
     return MODELS.build({"name": name}, "model").build((3, 32, 32), CLASSES).eval()
-
-
-def seconds(calls: Sequence[Callable[[], object]], x: Tensor, repeats: int = 9) -> list[float]:
-    """The median time of each call, the calls in turn, after one round to warm up."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(repeats + 1):
-        for call, spent in zip(calls, times, strict=True):
-            started = clock(x)
-            call()
-            spent.append(clock(x) - started)
-    return [float(np.median(spent[1:])) for spent in times]
-
-
-def training_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], tuple[Tensor, ...]]:
-    """Forward and backward over all samples."""
-    return lambda: torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))
 
 
 def memory() -> None:
@@ -120,10 +103,7 @@ def bfloat16(n: int = 2000, descent: int = 200) -> None:
     inner = MODELS.build({"name": "mlp"}, "model").build((100,), CLASSES)
     for steps in (0, descent):
         for _ in range(steps):
-            slopes = training_step(model, x, y)()
-            with torch.no_grad():
-                for p, slope in zip(model.parameters(), slopes, strict=True):
-                    p.sub_(slope, alpha=0.05)
+            descend(model, training_step(model, x, y)())
         exact = GaussNewton(copy.deepcopy(model).double(), x.double())
         values, vectors, _ = exact.top(tol=1e-4)
         vector, image = vectors[:, 0], exact.matvec(vectors[:, 0])

@@ -27,7 +27,7 @@ from runners.curvature.bench import clock
 from runners.losses import LOSSES
 from runners.models import MODELS
 from tests.bench.bench_curvature import images, truth
-from tests.bench.curvature_trackers import Arpack, Method, Ours, Point, centralflows, eoss, gauss_newton
+from tests.bench.curvature_trackers import Arpack, Method, Point, trackers
 
 ETA = 0.05
 BASES = (4, 5, 6, 8, 10)
@@ -146,14 +146,7 @@ def segment(seed: int, first: int, steps: int, n: int) -> None:
     for _ in range(first - 1):
         descend(model, Point.of(model, x, y).gradient)
     basis = best_basis(model, x, y)
-    methods = {
-        "margintail tracker": Method(Ours(), "G"),
-        f"curvlinops + eigsh, ncv {basis}": Method(Arpack(basis), "G"),
-        "EoSS LOBPCG": Method(eoss(), "H"),
-        "EoSS LOBPCG, our product": Method(eoss(gauss_newton), "G"),
-        "centralflows LOBPCG": Method(centralflows(), "H"),
-        "centralflows LOBPCG, our product": Method(centralflows(gauss_newton), "G"),
-    }
+    methods = trackers() | {f"curvlinops + eigsh, ncv {basis}": Method(Arpack(basis), "G")}
     print(f"seed {seed}, n {n}, steps {first} to {first + steps - 1}")
     print(trail(model, x, y, methods, steps), flush=True)
 

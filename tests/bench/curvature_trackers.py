@@ -233,3 +233,14 @@ def eoss(product: Callable[[Point], Product] = double_backward) -> Lobpcg:
 def centralflows(product: Callable[[Point], Product] = forward_over_reverse) -> Lobpcg:
     """The tracker of "Central Flows"."""
     return Lobpcg(product, lambda size: 1e-9 * size, keep_images=False)
+
+
+def trackers() -> dict[str, Method]:
+    """Ours, first, and the two published ones, each with the product it came with and with ours."""
+    return {
+        "margintail tracker": Method(Ours(), "G"),
+        "EoSS LOBPCG": Method(eoss(), "H"),
+        "EoSS LOBPCG, our product": Method(eoss(gauss_newton), "G"),
+        "centralflows LOBPCG": Method(centralflows(), "H"),
+        "centralflows LOBPCG, our product": Method(centralflows(gauss_newton), "G"),
+    }

@@ -19,21 +19,20 @@ At last, products of several networks in one batch. The GPU is waited for around
 import argparse
 import copy
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from runners.arithmetic import products_in
 from runners.curvature import GaussNewton, SharpnessTracker
 from runners.curvature.bench import compare, render
 from runners.losses import LOSSES
 from runners.models import MODELS
-from tests.bench.bench_curvature import images
-from tests.bench.bench_curvature_hardware import CLASSES, replicas, seconds, training_step
+from tests.bench.bench_curvature import images, seconds, training_step
+from tests.bench.bench_curvature_hardware import CLASSES, replicas
 from tests.bench.bench_curvature_peers import trail
-from tests.bench.curvature_trackers import Arpack, Method, Ours, centralflows, eoss, gauss_newton
+from tests.bench.curvature_trackers import Arpack, Method, trackers
 
 RANK = 100
 
@@ -88,17 +87,6 @@ def data(n: int, size: int, device: torch.device) -> tuple[Tensor, Tensor, str]:
     return x.view(n, 3, size, size).to(device), y.to(device), "random images"
 
 
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    """Matrix products and convolutions with inputs rounded to TF32, or not."""
-    before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
 def peak(x: Tensor) -> str:
     """The highest use of GPU memory since the last call."""
     if not x.is_cuda:
@@ -129,19 +117,19 @@ def products(model: nn.Module, x: Tensor, y: Tensor, case: Case) -> None:
         print(f"  product on {RANK} inputs: {spent * 1e3:.3f} ms = {spent / unit:.2f} steps", flush=True)
 
 
-def precision(model: nn.Module, x: Tensor, y: Tensor) -> None:
+def rounding(model: nn.Module, x: Tensor, y: Tensor) -> None:
     """What TF32 does to a product and to the tracker's value."""
     exact = GaussNewton(copy.deepcopy(model).double(), x.double())
     values, vectors, _ = exact.top(tol=1e-4)
     vector, image = vectors[:, 0].to(x), exact.matvec(vectors[:, 0])
-    for allowed in (False, True):
-        with tf32(allowed):
+    for word, precision in {"off": "float32", "on": "tf32"}.items():
+        with products_in(precision):
             matrix = GaussNewton(model, x)
             found = matrix.matvec(vector).double()
             tracked = SharpnessTracker().update(model, x, "ce").value
             unit, spent = seconds([training_step(model, x, y), lambda matrix=matrix: matrix.matvec(vector)], x)
         print(
-            f"  TF32 {'on ' if allowed else 'off'}: product {spent * 1e3:.3f} ms = {spent / unit:.2f} steps, error of "
+            f"  TF32 {word:3s}: product {spent * 1e3:.3f} ms = {spent / unit:.2f} steps, error of "
             f"G v {float((found - image).norm() / values[0]):.1e}, of the tracker {tracked / float(values[0]) - 1:.1e}",
             flush=True,
         )
@@ -158,14 +146,8 @@ def report(case: Case, device: torch.device, size: int) -> None:
     loss = LOSSES.build({"name": "ce"}, "loss")
     print(render(compare(model, x, y, loss, lr=case.lr)), flush=True)
     products(model, x, y, case)
-    precision(model, x, y)
-    methods = {
-        "margintail tracker": Method(Ours(), "G"),
-        "EoSS LOBPCG": Method(eoss(), "H"),
-        "EoSS LOBPCG, our product": Method(eoss(gauss_newton), "G"),
-        "centralflows LOBPCG": Method(centralflows(), "H"),
-        "centralflows LOBPCG, our product": Method(centralflows(gauss_newton), "G"),
-    }
+    rounding(model, x, y)
+    methods = trackers()
     if Arpack.installed():
         methods["curvlinops + eigsh, ncv 6"] = Method(Arpack(6), "G")
     print(trail(model, x, y, methods, case.steps, audit=case.audit, lr=case.lr), flush=True)
@@ -179,7 +161,7 @@ def main(arguments: list[str] | None = None) -> None:
     device = torch.device("cpu" if chosen.smoke else chosen.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, CUDA {torch.version.cuda}")
-    with tf32(False):
+    with products_in("float32"):
         for case in SMOKE if chosen.smoke else FULL:
             report(case, device, 8 if chosen.smoke else 32)
         print("\nseveral networks")

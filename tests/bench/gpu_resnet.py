@@ -21,10 +21,12 @@ from typing import NamedTuple
 
 import torch
 
+from analysis.methods import method
 from analysis.record import Run
 from runners.arithmetic import pick_device
 from runners.loop import load, train
 from runners.recorder import Recorder, device_name
+from runners.reproduce import Planned
 from runners.spec import EXPERIMENTS, RunSpec, read_experiment
 
 SEEDS = 3
@@ -53,16 +55,6 @@ class Speed(NamedTuple):
         return self.steps / self.seconds
 
 
-def method_of(spec: RunSpec) -> str | None:
-    """The method's name in the paper; None for losses that are not run here."""
-    table = spec.loss.table()
-    if table["name"] == "ce":
-        return "CE"
-    if table["name"] != "calmo":
-        return None
-    return "Flat" if not table["lambda_r"] else "CalMO" if table["lambda_s"] else "Rob"
-
-
 def chosen_specs(arguments: argparse.Namespace) -> dict[tuple[str, str], RunSpec]:
     """The runs to make, by optimizer and method."""
     overrides = {"device": arguments.device, "seed": 0, "probes.checkpoints": {"every": 10**6}}
@@ -73,9 +65,9 @@ def chosen_specs(arguments: argparse.Namespace) -> dict[tuple[str, str], RunSpec
     preset = EXPERIMENTS / f"resnet_losses_{'smoke' if arguments.smoke else 'paper'}.toml"
     specs = {}
     for spec in read_experiment(preset, overrides):
-        method = method_of(spec)
-        if method == "CE" or (method and spec.optimizer.name == arguments.optimizer):
-            specs[spec.optimizer.name, method] = spec
+        name = method(Planned(spec))
+        if name == "CE" or (name in ALIKE and spec.optimizer.name == arguments.optimizer):
+            specs[spec.optimizer.name, name] = spec
     return specs
 
 

@@ -8,12 +8,12 @@ import pytest
 from analysis import calibration
 from analysis.coupling import couple
 from analysis.exponents import exponents
+from analysis.methods import method
 from analysis.plugins import SettingError
 from analysis.record import Runs
 from figures.kinds import KINDS
 from figures.kinds.coupling import null_of_rho
 from figures.kinds.margins import LEVELS, Margins
-from figures.records import method
 from tests.figures.study import RATES, SEEDS, STEPS, logits, sharpness, write_run
 
 pytestmark = pytest.mark.usefixtures("drawing_style")

@@ -10,13 +10,13 @@ from scipy import stats
 import figures
 from analysis import calibration
 from analysis.after import After
+from analysis.methods import method
 from analysis.plugins import SettingError
 from analysis.record import Runs, Writer
 from figures.kinds import KINDS
 from figures.kinds.table import shown
 from figures.paper import items
 from figures.published import TABLES, compare, notes, published
-from figures.records import method
 from tests.figures.study import CLASSES, SEEDS, STEPS, examples, logits, write_run
 
 CALMO = {"name": "calmo", "lambda_r": 0.5, "lambda_s": 0.01}

@@ -6,93 +6,111 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Up to this many rows or columns all singular vectors are found; beyond, the leading ones by subspace iteration.
-EXACT_UP_TO = 512
+# Axes are found for up to this many samples or features; beyond, they would cost more than they save.
+MOST_AXES = 4096
 ITERATIONS = 3
-COMPLETE = 1e-6
+# Enrichment takes up no direction whose squared length is less than this share of the longest's.
+NEGLIGIBLE = 1e-6
 
 
 class PrincipalInputs(NamedTuple):
-    """Coordinates of the inputs on their leading right singular vectors.
+    """Coordinates of the inputs on some of their directions, and what these leave out.
 
     Attributes:
-        basis: orthonormal columns Q, [f, r].
-        coordinates: x Q, [n, r].
-        rest: what Q cannot hold, x - x Q Q^T, [n, f]; None where Q spans all inputs, up to rounding. In bfloat16 where
-            that multiplies faster than float32, as only the small part of a product that lies outside Q is made of it.
+        inputs: x A, [n, g], on the axes below; the inputs themselves where there are none.
+        axes: A, orthonormal columns [f, g]: the right singular vectors of x, leading first, whose singular values a
+            Gram matrix in this precision tells from zero. None where they were not found, or not wanted.
+        unseen: the largest singular value that the axes may leave out; 0 without axes.
+        basis: orthonormal columns Q, [g, r].
+        coordinates: x A Q, [n, r].
+        rest: what Q cannot hold, x A - x A Q Q^T, [n, g]; None where Q is square.
     """
 
+    inputs: Tensor
+    axes: Tensor | None
+    unseen: float
     basis: Tensor
     coordinates: Tensor
     rest: Tensor | None
+
+    def on_basis(self, rows: Tensor) -> Tensor:
+        """Rows [k, f] in the inputs' own coordinates -> their coordinates on Q, [k, r]."""
+        return (rows if self.axes is None else rows @ self.axes) @ self.basis
+
+    def with_basis(self, basis: Tensor) -> "PrincipalInputs":
+        """The same inputs with any other orthonormal columns [g, r]."""
+        coordinates = self.inputs @ basis
+        square = basis.shape[0] == basis.shape[1]
+        rest = None if square else torch.addmm(self.inputs, coordinates, basis.T, alpha=-1)
+        return self._replace(basis=basis, coordinates=coordinates, rest=rest)
 
 
 _found: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def principal_inputs(x: Tensor, rank: int) -> PrincipalInputs:
-    """The ``rank`` leading right singular vectors of flattened inputs, and the inputs' coordinates on them.
+def principal_inputs(x: Tensor, rank: int, *, on_axes: bool = True) -> PrincipalInputs:
+    """Flattened inputs on their ``rank`` leading right singular vectors.
 
-    Kept as long as ``x`` lives and is not changed in place. The vectors beyond the first few are approximate; their
+    Kept as long as ``x`` lives and is not changed in place. Without axes the vectors are approximate; their
     orthonormality is not, which is all that curvature relies on.
 
     Args:
         x: inputs [n, ...], f numbers each.
         rank: most vectors; fewer are returned where the inputs span less.
+        on_axes: give the inputs on their axes where these can be found, which are fewer than f; else as they are.
     """
-    signature = (x._version, x.data_ptr(), rank)
+    signature = (x._version, x.data_ptr(), rank, on_axes)
     kept = _found.get(x)
     if kept is None or kept[0] != signature:
-        kept = (signature, _factor(x.detach().flatten(1), rank))
+        kept = (signature, _factor(x.detach().flatten(1), rank, on_axes))
         _found[x] = kept
     return kept[1]
 
 
-def _factor(x: Tensor, rank: int) -> PrincipalInputs:
+def _factor(x: Tensor, rank: int, on_axes: bool) -> PrincipalInputs:
+    whole = PrincipalInputs(x, None, 0.0, x, x, None)
+    if not on_axes or min(x.shape) > MOST_AXES:
+        return whole.with_basis(_leading(x, rank))
+    axes, unseen = _axes(x)
+    leading = torch.eye(axes.shape[1], dtype=x.dtype, device=x.device)[:, :rank].contiguous()
+    return whole._replace(inputs=x @ axes, axes=axes, unseen=unseen).with_basis(leading)
+
+
+def _axes(x: Tensor) -> tuple[Tensor, float]:
+    """Right singular vectors as columns, leading first, and the largest singular value that may be left out.
+
+    They are eigenvectors of the smaller Gram matrix, whose rounding hides squared singular values below a few eps times
+    the largest.
+    """
     n, f = x.shape
-    if min(n, f) <= EXACT_UP_TO:
-        _, values, rows = torch.linalg.svd(x.double(), full_matrices=False)
-        spanned = int((values > COMPLETE * values[0]).sum())
-        basis = rows[: max(1, min(rank, spanned))].T.to(x.dtype).contiguous()
-    else:
-        generator = torch.Generator().manual_seed(0)
-        basis = torch.randn(f, rank, generator=generator, dtype=torch.float64).to(x)
-        for _ in range(ITERATIONS):
-            basis = torch.linalg.qr(x.T @ torch.linalg.qr(x @ basis).Q).Q
-    return inputs_on(x, basis)
+    values, vectors = torch.linalg.eigh(x @ x.T if n < f else x.T @ x)
+    cut = 8 * torch.finfo(x.dtype).eps * float(values[-1])
+    kept = vectors[:, values > cut].flip(1) if float(values[-1]) > 0 else vectors[:, -1:]
+    axes = torch.linalg.qr(x.T @ kept).Q if n < f else kept
+    # The sign of an eigenvector is the solver's whim; a resumed run needs the one that it had.
+    signs = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
+    return (axes * signs).contiguous(), (2 * cut) ** 0.5 if kept.shape[1] < f else 0.0
 
 
-def inputs_on(x: Tensor, basis: Tensor) -> PrincipalInputs:
-    """The coordinates of inputs [n, ...] on any orthonormal columns [f, r], and what these leave out."""
-    x = x.detach().flatten(1)
-    coordinates = x @ basis
-    rest = torch.addmm(x, coordinates, basis.T, alpha=-1)
-    inside, outside = (float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in (coordinates, rest))
-    if outside <= COMPLETE * inside:
-        return PrincipalInputs(basis, coordinates, None)
-    if x.dtype == torch.float32 and fast_bfloat16(x.device):
-        rest = rest.bfloat16()
-    return PrincipalInputs(basis, coordinates, rest)
+def _leading(x: Tensor, rank: int) -> Tensor:
+    """About the leading right singular vectors, [f, r], by subspace iteration."""
+    generator = torch.Generator().manual_seed(0)
+    basis = torch.randn(x.shape[1], rank, generator=generator, dtype=torch.float64).to(x)
+    for _ in range(ITERATIONS):
+        basis = torch.linalg.qr(x.T @ torch.linalg.qr(x @ basis).Q).Q
+    return basis
 
 
 def enriched(basis: Tensor, first_layer: Tensor, count: int) -> Tensor:
-    """Orthonormal columns [f, r + count]: those of ``basis``, and the leading directions of rows beside them.
+    """Orthonormal columns [g, r + count]: those of ``basis``, and the leading directions of rows beside them.
 
     Args:
-        basis: orthonormal columns [f, r].
-        first_layer: rows [width, f].
+        basis: orthonormal columns [g, r].
+        first_layer: rows [width, g].
         count: directions to add; fewer where the rows span less.
     """
     beside = first_layer - first_layer @ basis @ basis.T
     # The rows' right singular vectors from the smaller of the two Gram matrices.
     values, left = torch.linalg.eigh((beside @ beside.T).double())
-    kept = left[:, values > COMPLETE * values[-1]][:, -count:].to(basis)
+    kept = left[:, values > NEGLIGIBLE * values[-1]][:, -count:].to(basis)
     return torch.linalg.qr(torch.cat([basis, beside.T @ kept], 1)).Q
-
-
-def fast_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies bfloat16 matrices in hardware; False where this version of torch cannot tell."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return device.type == "cpu" and bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))

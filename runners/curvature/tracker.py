@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from runners.curvature.flat import flatten
 from runners.curvature.forward import Forward
 from runners.curvature.gauss_newton import GaussNewton, half, half_transposed
-from runners.curvature.inputs import PrincipalInputs, enriched, inputs_on, principal_inputs
+from runners.curvature.inputs import PrincipalInputs, enriched, principal_inputs
 from runners.curvature.krylov import Subspace, start_vectors
 from runners.curvature.output import Output
 
@@ -31,13 +31,16 @@ OUTSIDE = 0.015
 # ... by so many directions, upon which the search goes on, at most so often in one step.
 ENRICHMENT = 64
 MOST_ENRICHMENTS = 2
+# Where inputs that their axes leave out might hold more of the value than this, the inputs are taken as they are.
+UNSEEN = 5e-5
 
 
 class SharpnessReading(NamedTuple):
     """What the tracker says of a step.
 
     Attributes:
-        value: lambda_max as the dual Rayleigh quotient |G v|^2 / v^T G v, so a lower bound (up to rounding).
+        value: lambda_max as the dual Rayleigh quotient |G v|^2 / v^T G v, so a lower bound (up to rounding). On a
+            perceptron's input axes it may be lower by 5e-5 at most, as those leave out what rounding hides.
         residual: |G v - theta v| for theta = v^T G v, |v| = 1: an eigenvalue lies within it of theta, and theta is
             below ``value`` by residual^2 / theta.
         products: products with the matrix, in the reduced space where there is one.
@@ -83,8 +86,9 @@ class SharpnessTracker:
         # Rows: where the next search starts, and the top vectors of the last steps, newest first.
         self._starts: Tensor | None = None
         self._tops: Tensor | None = None
-        # Input directions [f, r] once they had to be enriched, and the inputs on the leading ones and on these.
+        # Input directions [g, r] once they had to be enriched, and the inputs on the leading ones and on these.
         self._basis: Tensor | None = None
+        self._on_axes = True
         self._enriched: tuple[PrincipalInputs, PrincipalInputs] | None = None
         self._value = 0.0
         self._steps = 0
@@ -120,17 +124,20 @@ class SharpnessTracker:
             return SharpnessReading(nan, nan, 0, nan, False, time.perf_counter() - started)
         perceptron = matrix.perceptron
         reduced = perceptron is not None and perceptron.inputs[0].shape[1] >= 2 * self.rank
-        guard, products = False, 0
-        for attempt in range(MOST_ENRICHMENTS + 1):
+        guard, products, enrichments = False, 0, 0
+        while True:
             inputs = self._inputs(x) if reduced else None
             found = self._find(matrix, gradient, inputs)
             guard, products = guard or found.guard, products + found.products
-            if found.outside is None or attempt == MOST_ENRICHMENTS:
+            if found.unseen > UNSEEN:
+                self._leave_axes()
+                continue
+            if inputs is None or found.outside is None or enrichments == MOST_ENRICHMENTS:
                 break
-            assert inputs is not None
             if self._suffices(matrix, inputs, found.outside, found.theta):
                 break
-            self._enrich(x, inputs, found)
+            self._enrich(inputs, found)
+            enrichments += 1
         squared = _length(found.image) ** 2 + (0.0 if found.outside is None else _length(found.outside) ** 2)
         self._remember(found.vectors)
         self._value = found.theta
@@ -161,54 +168,62 @@ class SharpnessTracker:
         self._forget_other_networks(size, matrix.like)
         guard = self._search(space, self._first(gradient, inputs), size, matrix.like)
         values, coordinates = space.ritz()
-        outside = None
-        if inputs is not None and inputs.rest is not None:
+        theta = float(values[0])
+        outside, unseen = None, 0.0
+        if inputs is not None and (inputs.rest is not None or inputs.unseen):
             assert matrix.perceptron is not None
             dual = torch.einsum("m,nmk->nk", coordinates[0], torch.cat(duals, 1))[:, None]
             first = matrix.perceptron.first_cotangents(matrix.root.apply(dual))[:, 0]
-            outside = first.T.to(inputs.rest.dtype).contiguous() @ inputs.rest
+            outside = None if inputs.rest is None else first.T @ inputs.rest
+            unseen = (inputs.unseen * _length(first) / theta) ** 2 if theta > 0 else 0.0
         return _Found(
-            theta=float(values[0]),
+            theta=theta,
             second=float(values[1]) if len(values) > 1 else float("nan"),
             vectors=coordinates[:2] @ space.basis,
             image=coordinates[0] @ space.images,
             outside=outside,
+            unseen=unseen,
             guard=guard,
             products=space.products,
         )
 
     def _inputs(self, x: Tensor) -> PrincipalInputs:
         """The input directions of the search: the leading ones of the data, or these enriched."""
-        principal = principal_inputs(x, self.rank)
+        principal = principal_inputs(x, self.rank, on_axes=self._on_axes)
         basis = self._basis
         if basis is None or (len(basis), basis.dtype, basis.device) != (len(principal.basis), x.dtype, x.device):
             self._basis = None
             return principal
         if self._enriched is None or self._enriched[0] is not principal:
-            self._enriched = (principal, inputs_on(x, basis))
+            self._enriched = (principal, principal.with_basis(basis))
         return self._enriched[1]
+
+    def _leave_axes(self) -> None:
+        """Go on in the inputs' own coordinates, in which the vectors of before are others."""
+        self._on_axes = False
+        self._starts = self._tops = self._basis = self._enriched = None
 
     def _converged(self, relative: float, rho: float) -> bool:
         """Whether the error is small, for a residual in directions whose Rayleigh quotient is ``rho`` of the value."""
         return relative**2 * rho <= 2 * self.tol**2 * (1 - rho)
 
     def _suffices(self, matrix: GaussNewton, inputs: PrincipalInputs, outside: Tensor, theta: float) -> bool:
-        """Whether what lies outside the input directions, [width, f], changes the value by little."""
+        """Whether what lies outside the input directions, [width, g], changes the value by little."""
         length = _length(outside)
         if length <= OUTSIDE * theta:
             return True
         assert matrix.perceptron is not None
         assert inputs.rest is not None
-        tangents = (inputs.rest @ (outside / length).T).to(matrix.like)
+        tangents = inputs.rest @ (outside / length).T
         dual = matrix.root.transposed(matrix.perceptron.push_first(tangents[:, None]))
         return self._converged(length / theta, _length(dual) ** 2 / theta)
 
-    def _enrich(self, x: Tensor, inputs: PrincipalInputs, found: "_Found") -> None:
+    def _enrich(self, inputs: PrincipalInputs, found: "_Found") -> None:
         """Add the directions of G v that are missing, and go on from G v."""
         assert found.outside is not None
         width, rank = len(found.outside), inputs.basis.shape[1]
-        whole = found.image[: width * rank].view(width, rank) @ inputs.basis.T + found.outside.to(found.image)
-        basis = enriched(principal_inputs(x, self.rank).basis, whole, ENRICHMENT)
+        whole = found.image[: width * rank].view(width, rank) @ inputs.basis.T + found.outside
+        basis = enriched(inputs.basis[:, : self.rank], whole, ENRICHMENT)
         turn = inputs.basis.T @ basis
 
         def turned(rows: Tensor) -> Tensor:
@@ -229,7 +244,7 @@ class SharpnessTracker:
         """Rows to start from; None where there are none."""
         if self._starts is not None or gradient is None:
             return self._starts
-        first = gradient[0] if inputs is None else gradient[0] @ inputs.basis
+        first = gradient[0] if inputs is None else inputs.on_basis(gradient[0])
         return flatten([first, *gradient[1:]])[None]
 
     def _remember(self, vectors: Tensor) -> None:
@@ -290,6 +305,7 @@ class SharpnessTracker:
             "starts": self._starts,
             "tops": self._tops,
             "basis": self._basis,
+            "on_axes": self._on_axes,
             "value": self._value,
             "steps": self._steps,
         }
@@ -298,6 +314,7 @@ class SharpnessTracker:
         """Go on where `state_dict` was taken."""
         self._starts, self._tops = state["starts"], state["tops"]
         self._basis, self._enriched = state["basis"], None
+        self._on_axes = state["on_axes"]
         self._value, self._steps = state["value"], state["steps"]
 
 
@@ -308,7 +325,8 @@ class _Found(NamedTuple):
         theta, second: the two largest Ritz values.
         vectors: their unit vectors, rows on the input directions of the search.
         image: G v of the first, on these directions.
-        outside: the first layer of G v beside them, [width, f]; None where nothing is.
+        outside: the first layer of G v beside them, [width, g]; None where nothing is.
+        unseen: bound on the share of the value that the inputs' axes leave out.
         guard: the guard had to act.
         products: products spent.
     """
@@ -318,6 +336,7 @@ class _Found(NamedTuple):
     vectors: Tensor
     image: Tensor
     outside: Tensor | None
+    unseen: float
     guard: bool
     products: int
 

@@ -108,8 +108,12 @@ def run(
     folder = out or RECORDS / path.stem
     specs = read_experiment(path, overrides(settings))
     wanted = after(path, specs)
-    _run(specs, folder, workers)
-    wanted.save(folder)
+    try:
+        _run(specs, folder, workers)
+    finally:
+        # Runs that were stopped, and those that `resume` finishes, are shown with what the experiment asked for too.
+        if folder.is_dir():
+            wanted.save(folder)
     print_runs(Runs.open(folder))
     say(f"The records are in {folder}.", f"Next: margintail figures {folder}, or margintail report {folder}.")
 
@@ -198,9 +202,11 @@ def reproduce(
             print_costs(costs(absent, lambda kind: line.update(f"timing {kind}")), count)
         say("Next: the same command without --plan.")
     else:
-        if jobs:
-            make(jobs, count)
-        save_after({need.preset for need in possible})
+        try:
+            if jobs:
+                make(jobs, count)
+        finally:
+            save_after({need.preset for need in possible})
         words = f"{scale} scale" + (f" with {', '.join(settings)}" if settings else "")
         folder = out or Path("data/reproduce") / scale
         failed |= _draw_items(possible, folder, words, count)

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.after import After
 from analysis.record import Run, Runs
 from runners.cli import main
 from tests.generators import generate
@@ -106,8 +107,9 @@ def test_a_failed_run_is_named_and_status_1(tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_cleanly_and_resume_goes_on(tmp_path, workers):
-    (tmp_path / "long.toml").write_text(TOML.replace("steps = 6", "steps = 3000"))
-    command = [sys.executable, "-m", "runners.cli", "run", "long.toml", "--workers", str(workers)]
+    (tmp_path / "long.toml").write_text(TOML.replace("steps = 6", "steps = 3000") + "[after]\nensemble = true\n")
+    asked = ["--workers", str(workers), "--set", "probes.logits.every=3000"]
+    command = [sys.executable, "-m", "runners.cli", "run", "long.toml", *asked]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     child = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     folder = tmp_path / "data/runs/long"
@@ -122,6 +124,7 @@ def test_ctrl_c_ends_cleanly_and_resume_goes_on(tmp_path, workers):
     assert "Traceback" not in err
     for run in Runs.open(folder):
         assert run.status == "interrupted"
+    assert After.of(Runs.open(folder)).ensemble
     short = margintail("resume", folder / next(iter(Runs.open(folder))).id, cwd=tmp_path)
     assert short.returncode == 0, short.stderr
 

@@ -83,7 +83,10 @@ def _axes(x: Tensor) -> tuple[Tensor, float]:
     the largest.
     """
     n, f = x.shape
-    values, vectors = torch.linalg.eigh(x @ x.T if n < f else x.T @ x)
+    # In float64, which no device multiplies in less than it says.
+    exact = x.double()
+    gram = exact @ exact.T if n < f else exact.T @ exact
+    values, vectors = torch.linalg.eigh(gram.to(x.dtype))
     cut = 8 * torch.finfo(x.dtype).eps * float(values[-1])
     kept = vectors[:, values > cut].flip(1) if float(values[-1]) > 0 else vectors[:, -1:]
     axes = torch.linalg.qr(x.T @ kept).Q if n < f else kept

@@ -25,6 +25,8 @@ PROBE = 3
 # Dimensions of the first search, which has no vectors to start from.
 COLD = 12
 MOST_DIMENSIONS = 40
+# Times in one search that the second Ritz pair is looked at again, as long as its eigenvalue may be above the first.
+MOST_LOOKS = 4
 # Where more than this share of G v, |v| = 1, lies outside the input directions of the search, they may have to be
 # enriched ...
 OUTSIDE = 0.015
@@ -66,8 +68,9 @@ class SharpnessTracker:
     they leave out too much, as when a few samples hold the curvature, the directions that are missing join them.
 
     A residual certifies that an eigenvalue is near, not that it is the top one. The second Ritz vector follows the most
-    likely one to overtake; a random vector and two images of it join the space every 25 steps, and whenever the value
-    moved by more than 8%.
+    likely one to overtake: an eigenvalue lies within its own residual of its value, so while the two together exceed
+    the first value, its residual joins the space too, four times at most. A random vector and two images of it join
+    every 25 steps, and whenever the value moved by more than 8%.
 
     Not for a loss whose output Hessian is neither of `GaussNewton`'s two.
 
@@ -271,21 +274,27 @@ class SharpnessTracker:
             space.extend(starts)
         if cold or self._steps % PROBE_EVERY == 0:
             self._probe(space, COLD if cold else PROBE, like)
-        guard = False
+        guard, looks = False, 0
         while space.dimensions < min(size, MOST_DIMENSIONS):
             values, coordinates = space.ritz()
             theta = float(values[0])
-            residual = coordinates[0] @ space.images
-            residual.sub_(coordinates[0] @ space.basis, alpha=theta)
-            relative = float(torch.linalg.vector_norm(residual)) / theta if theta > 0 else 0.0
+            residual = _residual(space, coordinates[0], theta)
+            relative = _length(residual) / theta if theta > 0 else 0.0
             rho = max(0.0, float(values[1])) / theta if theta > 0 and len(values) > 1 else 0.0
-            if relative <= 4 * self.tol and self._converged(relative, rho):
-                if cold or guard or abs(theta - self._value) <= JUMP * self._value:
-                    break
-                guard = True
-                self._probe(space, PROBE, like)
-            elif not space.extend(residual[None]):
-                self._probe(space, 1, like)
+            if relative > 4 * self.tol or not self._converged(relative, rho):
+                if not space.extend(residual[None]):
+                    self._probe(space, 1, like)
+                continue
+            if not cold and looks < MOST_LOOKS and len(values) > 1:
+                second = float(values[1])
+                residual = _residual(space, coordinates[1], second)
+                looks += 1
+                if second + _length(residual) > theta and space.extend(residual[None]):
+                    continue
+            if cold or guard or abs(theta - self._value) <= JUMP * self._value:
+                break
+            guard = True
+            self._probe(space, PROBE, like)
         return guard
 
     def _probe(self, space: Subspace, count: int, like: Tensor) -> None:
@@ -339,6 +348,11 @@ class _Found(NamedTuple):
     unseen: float
     guard: bool
     products: int
+
+
+def _residual(space: Subspace, coordinates: Tensor, value: float) -> Tensor:
+    """A v - value v for a vector of the space, [d]."""
+    return (coordinates @ space.images).sub_(coordinates @ space.basis, alpha=value)
 
 
 def _length(tensor: Tensor) -> float:

@@ -86,6 +86,24 @@ def test_an_eigenvalue_that_overtakes_unseen_is_found_within_a_probes_interval()
     assert wrong < 25
 
 
+def test_a_second_eigenvector_that_turns_and_overtakes_is_found_at_once() -> None:
+    """The old top stays as it is, and the second Ritz value lies below it: only its residual tells."""
+    model = Planted(SIZE, rotate=True)
+    tracker = SharpnessTracker()
+    before = model.basis[[8, 20]].clone()
+    for step in range(8):
+        model.spectrum = bulk()
+        model.spectrum[3], model.spectrum[8] = 10.0, 9.6
+        if step == 6:
+            angle = torch.tensor(torch.pi / 6, dtype=torch.float64)
+            turn = torch.stack([torch.stack([angle.cos(), angle.sin()]), torch.stack([-angle.sin(), angle.cos()])])
+            model.basis[[8, 20]] = turn @ before
+        if step >= 6:
+            model.spectrum[8] = 10.4
+        reading = tracker.update(model, IDENTITY, "mse")
+        assert reading.value == pytest.approx(float(model.spectrum.max()), rel=2e-4)
+
+
 def test_a_degenerate_top_and_a_matrix_that_becomes_zero_and_back() -> None:
     model = Planted(SIZE, rotate=True)
     tracker = SharpnessTracker()

@@ -51,11 +51,11 @@ class After(BaseModel):
         return self.ensemble or bool(self.calibrators)
 
     def save(self, folder: str | Path) -> None:
-        """Write ``after.json`` beside the runs of a folder, which exists; nothing asked for removes it."""
+        """Write ``after.json`` beside the runs of a folder, if there is one; nothing asked for removes it."""
         path = Path(folder) / FILE
-        if self:
+        if self and path.parent.is_dir():
             path.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        else:
+        elif not self:
             path.unlink(missing_ok=True)
 
     @classmethod

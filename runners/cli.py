@@ -112,8 +112,7 @@ def run(
         _run(specs, folder, workers)
     finally:
         # Runs that were stopped, and those that `resume` finishes, are shown with what the experiment asked for too.
-        if folder.is_dir():
-            wanted.save(folder)
+        wanted.save(folder)
     print_runs(Runs.open(folder))
     say(f"The records are in {folder}.", f"Next: margintail figures {folder}, or margintail report {folder}.")
 

@@ -111,9 +111,7 @@ def _problem(dataset: Any) -> str:
 def save_after(presets: Iterable[str]) -> None:
     """Leave beside the records what the presets ask for after their runs (see `runners.spec.after`)."""
     for preset in presets:
-        folder = RECORDS / preset
-        if folder.is_dir():
-            after(EXPERIMENTS / f"{preset}.toml").save(folder)
+        after(EXPERIMENTS / f"{preset}.toml").save(RECORDS / preset)
 
 
 @dataclass(frozen=True)

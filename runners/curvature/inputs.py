@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Axes are found for up to this many samples or features; beyond, they would cost more than they save.
+# Axes are found for up to this many samples or features, the fewer of both; beyond, they cost more than they save.
 MOST_AXES = 4096
 ITERATIONS = 3
 # Enrichment takes up no direction whose squared length is less than this share of the longest's.

@@ -10,13 +10,15 @@ Set MARGINTAIL_DATA to the folder that holds cifar10-jpeg; about ten minutes, mo
 
     OMP_NUM_THREADS=1 python -m tests.bench.bench_curvature_peers
     OMP_NUM_THREADS=1 python -m tests.bench.bench_curvature_peers --seed 2 --steps 20
+    OMP_NUM_THREADS=1 python -m tests.bench.bench_curvature_peers --eoss ../edge-of-stochastic-stability
 
-What the methods are is told in ``curvature_trackers.py``.
+The last also measures with that repository's own files. What the methods are is told in ``curvature_trackers.py``.
 """
 
 import argparse
 import copy
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,7 +29,7 @@ from runners.curvature.bench import clock
 from runners.losses import LOSSES
 from runners.models import MODELS
 from tests.bench.bench_curvature import images, truth
-from tests.bench.curvature_trackers import Arpack, Method, Point, trackers
+from tests.bench.curvature_trackers import Arpack, Eoss, Method, Point, trackers
 
 ETA = 0.05
 BASES = (4, 5, 6, 8, 10)
@@ -138,7 +140,7 @@ def trail(
     )
 
 
-def segment(seed: int, first: int, steps: int, n: int) -> None:
+def segment(seed: int, first: int, steps: int, n: int, checkout: Path | None) -> None:
     """Measure every method along the segment, and print the table."""
     x, y = images(n)
     torch.manual_seed(seed)
@@ -147,6 +149,8 @@ def segment(seed: int, first: int, steps: int, n: int) -> None:
         descend(model, Point.of(model, x, y).gradient)
     basis = best_basis(model, x, y)
     methods = trackers() | {f"curvlinops + eigsh, ncv {basis}": Method(Arpack(basis), "G")}
+    if checkout is not None:
+        methods["EoSS, its own files"] = Method(Eoss(checkout), "H")
     print(f"seed {seed}, n {n}, steps {first} to {first + steps - 1}")
     print(trail(model, x, y, methods, steps), flush=True)
 
@@ -182,9 +186,10 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=200)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--n", type=int, default=2000)
+    parser.add_argument("--eoss", type=Path, help="a checkout of edge-of-stochastic-stability")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    segment(chosen.seed, chosen.first, chosen.steps, chosen.n)
+    segment(chosen.seed, chosen.first, chosen.steps, chosen.n, chosen.eoss)
 
 
 if __name__ == "__main__":

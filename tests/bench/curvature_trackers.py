@@ -9,11 +9,16 @@ What two published trackers do is repeated here by this file's own `lobpcg`, wit
   repository centralflows, src/eig_solvers.py and src/lobpcg.py: the Hessian forward over reverse, columns by vmap;
   every iteration multiplies all three directions and the new vector, as ``jax.experimental.sparse.linalg`` does; its
   tol 1e-10 means a residual <= 1e-9 d (|A x| + theta).
+
+`Eoss` measures with the first one's own files instead, from a checkout that the caller has.
 """
 
+import importlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -223,6 +228,39 @@ class Lobpcg:
         found = lobpcg(self._product(point), self._vector, self._tol(size), keep_images=self._keep)
         self._vector = found.vector
         return found.value, found.products
+
+
+class Eoss:
+    """The tracker of "Edge of Stochastic Stability" itself: its ``compute_eigenvalues`` with its cache of vectors.
+
+    Args:
+        checkout: folder of the repository edge-of-stochastic-stability, whose requirements are installed.
+    """
+
+    def __init__(self, checkout: Path) -> None:
+        sys.path.insert(0, str(checkout))
+        measure = importlib.import_module("utils.measure")
+        self._eigenvalues = measure.compute_eigenvalues
+        self._cache = measure.EigenvectorCache()
+        self._products = 0
+        create = measure.create_hessian_vector_product
+
+        def counted(loss: Tensor, net: nn.Module) -> Product:
+            product = create(loss, net)
+
+            def count(columns: Tensor) -> Tensor:
+                self._products += columns.shape[1]
+                return product(columns)
+
+            return count
+
+        measure.create_hessian_vector_product = counted
+
+    def measure(self, point: Point) -> tuple[float, float]:
+        """The value and the products spent."""
+        before = self._products
+        value = self._eigenvalues(point.loss, point.model, eigenvector_cache=self._cache)
+        return float(value), self._products - before
 
 
 def eoss(product: Callable[[Point], Product] = double_backward) -> Lobpcg:

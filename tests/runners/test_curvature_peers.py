@@ -1,5 +1,9 @@
 """The engine against curvlinops, and the benchmark's own peers against dense matrices and JAX."""
 
+import importlib
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +21,7 @@ from tests.bench.bench_curvature_hardware import StackedPerceptrons
 from tests.bench.bench_curvature_peers import HessianTruth, gauss_newton_truth, trail
 from tests.bench.curvature_trackers import (
     Arpack,
+    Eoss,
     Method,
     Ours,
     Point,
@@ -127,6 +132,54 @@ def test_a_trail_compares_every_method_with_its_own_matrix() -> None:
     assert set(errors) == set(methods)
     assert errors["wrong"] > 1e-2
     assert max(error for name, error in errors.items() if name != "wrong") < 2e-3
+
+
+EOSS_INTERFACE = """
+import torch
+
+
+class EigenvectorCache:
+    vector = None
+
+
+def create_hessian_vector_product(loss, net):
+    gradient = torch.autograd.grad(loss, list(net.parameters()), create_graph=True)
+    flat = torch.cat([part.flatten() for part in gradient])
+
+    def product(columns):
+        return torch.stack([
+            torch.cat([part.flatten() for part in torch.autograd.grad(flat @ v, net.parameters(), retain_graph=True)])
+            for v in columns.T
+        ], 1)
+
+    return product
+
+
+def compute_eigenvalues(loss, net, k=1, eigenvector_cache=None):
+    product = create_hessian_vector_product(loss, net)
+    eye = torch.eye(sum(p.numel() for p in net.parameters()), dtype=loss.dtype)
+    values, vectors = torch.linalg.eigh(product(eye))
+    eigenvector_cache.vector = vectors[:, -1]
+    return values[-1]
+"""
+
+
+def test_a_checkout_of_eoss_is_measured_with_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "utils").mkdir()
+    (tmp_path / "utils" / "measure.py").write_text(EOSS_INTERFACE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    model, x, y = small()
+    _, hessian = dense_loss_hessian(model, x, y, LOSSES.build({"name": "ce"}, "loss"))
+    tracker = Eoss(tmp_path)
+    try:
+        for _ in range(2):
+            value, products = tracker.measure(Point.of(model, x, y))
+            assert value == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-9)
+            assert products == len(hessian)
+    finally:
+        for name in ("utils.measure", "utils"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
 
 
 def test_stacked_products_are_those_of_each_network() -> None:

@@ -29,7 +29,7 @@ from runners.curvature.bench import clock
 from runners.losses import LOSSES
 from runners.models import MODELS
 from tests.bench.bench_curvature import images, truth
-from tests.bench.curvature_trackers import Arpack, Eoss, Method, Point, trackers
+from tests.bench.curvature_trackers import Arpack, EossCheckout, Method, Point, trackers
 
 ETA = 0.05
 BASES = (4, 5, 6, 8, 10)
@@ -150,7 +150,7 @@ def segment(seed: int, first: int, steps: int, n: int, checkout: Path | None) ->
     basis = best_basis(model, x, y)
     methods = trackers() | {f"curvlinops + eigsh, ncv {basis}": Method(Arpack(basis), "G")}
     if checkout is not None:
-        methods["EoSS, its own files"] = Method(Eoss(checkout), "H")
+        methods["EoSS, its own files"] = Method(EossCheckout(checkout), "H")
     print(f"seed {seed}, n {n}, steps {first} to {first + steps - 1}")
     print(trail(model, x, y, methods, steps), flush=True)
 

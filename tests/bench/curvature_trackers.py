@@ -10,7 +10,7 @@ What two published trackers do is repeated here by this file's own `lobpcg`, wit
   every iteration multiplies all three directions and the new vector, as ``jax.experimental.sparse.linalg`` does; its
   tol 1e-10 means a residual <= 1e-9 d (|A x| + theta).
 
-`Eoss` measures with the first one's own files instead, from a checkout that the caller has.
+`EossCheckout` measures with the first one's own files instead, from a checkout that the caller has.
 """
 
 import importlib
@@ -230,7 +230,7 @@ class Lobpcg:
         return found.value, found.products
 
 
-class Eoss:
+class EossCheckout:
     """The tracker of "Edge of Stochastic Stability" itself: its ``compute_eigenvalues`` with its cache of vectors.
 
     Args:

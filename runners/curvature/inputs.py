@@ -14,7 +14,7 @@ NEGLIGIBLE = 1e-6
 
 
 class PrincipalInputs(NamedTuple):
-    """Coordinates of the inputs on some of their directions, and what these leave out.
+    """Coordinates of the inputs on some of their directions.
 
     Attributes:
         inputs: x A, [n, g], on the axes below; the inputs themselves where there are none.
@@ -23,7 +23,6 @@ class PrincipalInputs(NamedTuple):
         unseen: the largest singular value that the axes may leave out; 0 without axes.
         basis: orthonormal columns Q, [g, r].
         coordinates: x A Q, [n, r].
-        rest: what Q cannot hold, x A - x A Q Q^T, [n, g]; None where Q is square.
     """
 
     inputs: Tensor
@@ -31,18 +30,14 @@ class PrincipalInputs(NamedTuple):
     unseen: float
     basis: Tensor
     coordinates: Tensor
-    rest: Tensor | None
 
-    def on_basis(self, rows: Tensor) -> Tensor:
-        """Rows [k, f] in the inputs' own coordinates -> their coordinates on Q, [k, r]."""
-        return (rows if self.axes is None else rows @ self.axes) @ self.basis
+    def on_axes(self, rows: Tensor) -> Tensor:
+        """Rows [k, f] in the inputs' own coordinates -> their coordinates on the axes, [k, g]."""
+        return rows if self.axes is None else rows @ self.axes
 
     def with_basis(self, basis: Tensor) -> "PrincipalInputs":
         """The same inputs with any other orthonormal columns [g, r]."""
-        coordinates = self.inputs @ basis
-        square = basis.shape[0] == basis.shape[1]
-        rest = None if square else torch.addmm(self.inputs, coordinates, basis.T, alpha=-1)
-        return self._replace(basis=basis, coordinates=coordinates, rest=rest)
+        return self._replace(basis=basis, coordinates=self.inputs @ basis)
 
 
 _found: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -68,7 +63,7 @@ def principal_inputs(x: Tensor, rank: int, *, on_axes: bool = True) -> Principal
 
 
 def _factor(x: Tensor, rank: int, on_axes: bool) -> PrincipalInputs:
-    whole = PrincipalInputs(x, None, 0.0, x, x, None)
+    whole = PrincipalInputs(x, None, 0.0, x, x)
     if not on_axes or min(x.shape) > MOST_AXES:
         return whole.with_basis(_leading(x, rank))
     axes, unseen = _axes(x)

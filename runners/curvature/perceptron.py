@@ -15,6 +15,9 @@ class LinearizedPerceptron:
 
     Attributes:
         size: number of parameters d, in the order of ``model.parameters()``.
+        inputs: what each layer read, [n, width_{l-1}].
+        biased: whether each layer has a bias.
+        shapes: outputs and inputs of each layer.
 
     Args:
         weights: [width_l, width_{l-1}] of each layer.
@@ -28,12 +31,12 @@ class LinearizedPerceptron:
     ) -> None:
         self.inputs = inputs
         self._weights = weights
-        self._biased = biased
+        self.biased = biased
         self._slopes = slopes
         widths = [w.shape[0] for w in weights]
-        self._shapes = [(wide, h.shape[1]) for wide, h in zip(widths, inputs, strict=True)]
+        self.shapes = [(wide, h.shape[1]) for wide, h in zip(widths, inputs, strict=True)]
         self._sizes: list[int] = []
-        for (wide, deep), has_bias in zip(self._shapes, biased, strict=True):
+        for (wide, deep), has_bias in zip(self.shapes, biased, strict=True):
             self._sizes += [wide * deep, wide] if has_bias else [wide * deep]
         self.size = sum(self._sizes)
 
@@ -73,18 +76,18 @@ class LinearizedPerceptron:
             slopes,
         )
 
-    def with_inputs(self, inputs: Tensor) -> "LinearizedPerceptron":
-        """The same with other coordinates [n, r] for the first layer's inputs: dW_1 = A Q^T with x Q = ``inputs``."""
-        return LinearizedPerceptron(self._weights, self._biased, [inputs, *self.inputs[1:]], self._slopes)
+    def with_inputs(self, inputs: list[Tensor]) -> "LinearizedPerceptron":
+        """The same with other coordinates [n, r] for the first layers' inputs: dW = A Q^T with h Q in place of h."""
+        return LinearizedPerceptron(self._weights, self.biased, inputs + self.inputs[len(inputs) :], self._slopes)
 
     def push(self, vectors: Tensor) -> Tensor:
         """J V: rows [k, d] -> [n, k, K]."""
         k, n = len(vectors), len(self.inputs[0])
         pieces = iter(vectors.split(self._sizes, dim=1))
         tangent = vectors
-        for layer, (h, (wide, deep)) in enumerate(zip(self.inputs, self._shapes, strict=True)):
+        for layer, (h, (wide, deep)) in enumerate(zip(self.inputs, self.shapes, strict=True)):
             weight = next(pieces).reshape(k * wide, deep).T
-            moved = torch.addmm(next(pieces).reshape(-1), h, weight) if self._biased[layer] else h @ weight
+            moved = torch.addmm(next(pieces).reshape(-1), h, weight) if self.biased[layer] else h @ weight
             if layer:
                 moved.view(n * k, wide).addmm_(tangent, self._weights[layer].T)
             moved = moved.view(n, k, wide)
@@ -97,13 +100,17 @@ class LinearizedPerceptron:
 
     def pull(self, cotangents: Tensor) -> Tensor:
         """J^T U: [n, k, K] -> rows [k, d]."""
-        n, k, _ = cotangents.shape
-        out = cotangents.new_empty(k, self.size)
+        return self.gather(self.backward(cotangents))
+
+    def gather(self, backward: list[tuple[int, Tensor]]) -> Tensor:
+        """J^T U, rows [k, d], from the cotangents that `backward` gives."""
+        n, k, _ = backward[0][1].shape
+        out = backward[0][1].new_empty(k, self.size)
         pieces = list(out.split(self._sizes, dim=1))
-        for layer, g in self._backward(cotangents):
-            h, (wide, deep) = self.inputs[layer], self._shapes[layer]
+        for layer, g in backward:
+            h, (wide, deep) = self.inputs[layer], self.shapes[layer]
             flat = g.reshape(n, k * wide)
-            if self._biased[layer]:
+            if self.biased[layer]:
                 pieces.pop().copy_(flat.sum(0).view(k, wide))
             target = pieces.pop()
             if k == 1:
@@ -112,29 +119,19 @@ class LinearizedPerceptron:
                 target.copy_((flat.T @ h).view(k, wide * deep))
         return out
 
-    def push_first(self, tangents: Tensor) -> Tensor:
-        """What tangents of the first layer's output do to the logits: [n, k, width_1] -> [n, k, K]."""
-        for slope, weight in zip(self._slopes, self._weights[1:], strict=True):
-            tangents = (tangents if slope is None else tangents * slope[:, None, :]) @ weight.T
-        return tangents
-
-    def first_cotangents(self, cotangents: Tensor) -> Tensor:
-        """The cotangents of the first layer's output: [n, k, K] -> [n, k, width_1]."""
-        return self._backward(cotangents)[-1][1]
-
     def grams(self, cotangents: Tensor) -> Tensor:
         """J_i^T U_i of every sample against itself: [n, k, K] -> U_i^T J_i J_i^T U_i, [n, k, k].
 
         A sample's dW_l is g h^T, so its inner products are those of g times those of h.
         """
         total = cotangents.new_zeros(len(cotangents), cotangents.shape[1], cotangents.shape[1])
-        for layer, g in self._backward(cotangents):
-            square = self.inputs[layer].square().sum(1) + float(self._biased[layer])
+        for layer, g in self.backward(cotangents):
+            square = self.inputs[layer].square().sum(1) + float(self.biased[layer])
             total += (g @ g.transpose(1, 2)) * square[:, None, None]
         return total
 
-    def _backward(self, cotangents: Tensor) -> list[tuple[int, Tensor]]:
-        """The cotangents [n, k, width_l] of each layer's output, last layer first."""
+    def backward(self, cotangents: Tensor) -> list[tuple[int, Tensor]]:
+        """The cotangents [n, k, width_l] of each layer's output, last layer first, from those of the logits."""
         n, k, _ = cotangents.shape
         found = []
         g = cotangents

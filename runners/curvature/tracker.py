@@ -13,6 +13,7 @@ from runners.curvature.gauss_newton import GaussNewton, half, half_transposed
 from runners.curvature.inputs import PrincipalInputs, enriched, principal_inputs
 from runners.curvature.krylov import Subspace, start_vectors
 from runners.curvature.output import Output
+from runners.curvature.reduction import Bases, Reduction, fits, leading, turned
 
 # Input directions kept in the search; a layer that reads fewer than twice as many is taken whole.
 RANK = 100
@@ -89,9 +90,11 @@ class SharpnessTracker:
         # Rows: where the next search starts, and the top vectors of the last steps, newest first.
         self._starts: Tensor | None = None
         self._tops: Tensor | None = None
-        # Input directions [g, r] once they had to be enriched, and the inputs on the leading ones and on these.
-        self._basis: Tensor | None = None
+        # The bases, layer by layer, that these are on, and whether the first layer's had to be enriched.
+        self._bases: Bases | None = None
+        self._is_enriched = False
         self._on_axes = True
+        self._hidden_whole = False
         self._enriched: tuple[PrincipalInputs, PrincipalInputs] | None = None
         self._value = 0.0
         self._steps = 0
@@ -130,18 +133,22 @@ class SharpnessTracker:
         guard, products, enrichments = False, 0, 0
         while True:
             inputs = self._inputs(x) if reduced else None
-            found = self._find(matrix, gradient, inputs)
+            reduction = None if inputs is None else self._reduce(matrix, inputs)
+            found = self._find(matrix, gradient, inputs, reduction)
             guard, products = guard or found.guard, products + found.products
             if found.unseen > UNSEEN:
                 self._leave_axes()
                 continue
-            if inputs is None or found.outside is None or enrichments == MOST_ENRICHMENTS:
+            if inputs is None or reduction is None or enrichments == MOST_ENRICHMENTS:
                 break
-            if self._suffices(matrix, inputs, found.outside, found.theta):
+            if found.beside <= OUTSIDE * found.theta:
                 break
-            self._enrich(inputs, found)
+            outside = reduction.outside(found.image)
+            if self._suffices(matrix, reduction, outside, found.theta):
+                break
+            self._enrich(inputs, reduction, found, outside)
             enrichments += 1
-        squared = _length(found.image) ** 2 + (0.0 if found.outside is None else _length(found.outside) ** 2)
+        squared = _length(found.image) ** 2
         self._remember(found.vectors)
         self._value = found.theta
         self._steps += 1
@@ -154,12 +161,15 @@ class SharpnessTracker:
             seconds=time.perf_counter() - started,
         )
 
-    def _find(self, matrix: GaussNewton, gradient: Sequence[Tensor] | None, inputs: PrincipalInputs | None) -> "_Found":
-        """The top vector of the matrix, on these input directions."""
-        linearization = matrix.linearization
-        if inputs is not None:
-            assert matrix.perceptron is not None
-            linearization = matrix.perceptron.with_inputs(inputs.coordinates)
+    def _find(
+        self,
+        matrix: GaussNewton,
+        gradient: Sequence[Tensor] | None,
+        inputs: PrincipalInputs | None,
+        reduction: Reduction | None,
+    ) -> "_Found":
+        """The top vector of the matrix, on these directions."""
+        linearization = matrix.linearization if reduction is None else reduction.reduced
         duals: list[Tensor] = []
 
         def product(rows: Tensor) -> Tensor:
@@ -169,22 +179,22 @@ class SharpnessTracker:
         size = linearization.size
         space = Subspace(product, matrix.like, size, min(size, MOST_DIMENSIONS))
         self._forget_other_networks(size, matrix.like)
-        guard = self._search(space, self._first(gradient, inputs), size, matrix.like)
+        guard = self._search(space, self._first(gradient, inputs, reduction), size, matrix.like)
         values, coordinates = space.ritz()
         theta = float(values[0])
-        outside, unseen = None, 0.0
-        if inputs is not None and (inputs.rest is not None or inputs.unseen):
-            assert matrix.perceptron is not None
+        image, beside, unseen = coordinates[:1] @ space.images, 0.0, 0.0
+        if inputs is not None and reduction is not None:
             dual = torch.einsum("m,nmk->nk", coordinates[0], torch.cat(duals, 1))[:, None]
-            first = matrix.perceptron.first_cotangents(matrix.root.apply(dual))[:, 0]
-            outside = None if inputs.rest is None else first.T @ inputs.rest
-            unseen = (inputs.unseen * _length(first) / theta) ** 2 if theta > 0 else 0.0
+            backward = reduction.whole.backward(matrix.root.apply(dual))
+            inside, image = _length(image), reduction.whole.gather(backward)
+            beside = max(0.0, _length(image) ** 2 - inside**2) ** 0.5
+            unseen = (inputs.unseen * _length(backward[-1][1]) / theta) ** 2 if theta > 0 else 0.0
         return _Found(
             theta=theta,
             second=float(values[1]) if len(values) > 1 else float("nan"),
             vectors=coordinates[:2] @ space.basis,
-            image=coordinates[0] @ space.images,
-            outside=outside,
+            image=image,
+            beside=beside,
             unseen=unseen,
             guard=guard,
             products=space.products,
@@ -193,62 +203,86 @@ class SharpnessTracker:
     def _inputs(self, x: Tensor) -> PrincipalInputs:
         """The input directions of the search: the leading ones of the data, or these enriched."""
         principal = principal_inputs(x, self.rank, on_axes=self._on_axes)
-        basis = self._basis
+        basis = self._bases[0] if self._bases and self._is_enriched else None
         if basis is None or (len(basis), basis.dtype, basis.device) != (len(principal.basis), x.dtype, x.device):
-            self._basis = None
+            self._is_enriched = False
             return principal
-        if self._enriched is None or self._enriched[0] is not principal:
+        if self._enriched is None or self._enriched[0] is not principal or self._enriched[1].basis is not basis:
             self._enriched = (principal, principal.with_basis(basis))
         return self._enriched[1]
+
+    def _reduce(self, matrix: GaussNewton, inputs: PrincipalInputs) -> Reduction:
+        """The directions of this step's search; the vectors of the steps before are turned to them."""
+        perceptron = matrix.perceptron
+        assert perceptron is not None
+        whole = perceptron.with_inputs([inputs.inputs])
+        before = self._bases if self._bases is not None and fits(self._bases, whole) else None
+        if self._hidden_whole:
+            hidden: Bases = [None] * (len(whole.shapes) - 1)
+        else:
+            hidden = leading(perceptron, None if before is None else before[1:])
+        reduction = Reduction.of(perceptron, inputs, hidden)
+        if before is None:
+            self._starts = self._tops = None
+        elif self._starts is not None and self._tops is not None:
+            self._starts = turned(self._starts, whole, before, reduction.bases)
+            self._tops = turned(self._tops, whole, before, reduction.bases)
+        self._bases = reduction.bases
+        return reduction
 
     def _leave_axes(self) -> None:
         """Go on in the inputs' own coordinates, in which the vectors of before are others."""
         self._on_axes = False
-        self._starts = self._tops = self._basis = self._enriched = None
+        self._starts = self._tops = self._bases = self._enriched = None
+        self._is_enriched = False
 
     def _converged(self, relative: float, rho: float) -> bool:
         """Whether the error is small, for a residual in directions whose Rayleigh quotient is ``rho`` of the value."""
         return relative**2 * rho <= 2 * self.tol**2 * (1 - rho)
 
-    def _suffices(self, matrix: GaussNewton, inputs: PrincipalInputs, outside: Tensor, theta: float) -> bool:
-        """Whether what lies outside the input directions, [width, g], changes the value by little."""
+    def _suffices(self, matrix: GaussNewton, reduction: Reduction, outside: Tensor, theta: float) -> bool:
+        """Whether what lies outside the directions, [1, d], changes the value by little."""
         length = _length(outside)
-        if length <= OUTSIDE * theta:
-            return True
-        assert matrix.perceptron is not None
-        assert inputs.rest is not None
-        tangents = inputs.rest @ (outside / length).T
-        dual = matrix.root.transposed(matrix.perceptron.push_first(tangents[:, None]))
+        dual = half(reduction.whole, matrix.root, outside / length)
         return self._converged(length / theta, _length(dual) ** 2 / theta)
 
-    def _enrich(self, inputs: PrincipalInputs, found: "_Found") -> None:
-        """Add the directions of G v that are missing, and go on from G v."""
-        assert found.outside is not None
-        width, rank = len(found.outside), inputs.basis.shape[1]
-        whole = found.image[: width * rank].view(width, rank) @ inputs.basis.T + found.outside
-        basis = enriched(inputs.basis[:, : self.rank], whole, ENRICHMENT)
-        turn = inputs.basis.T @ basis
+    def _enrich(self, inputs: PrincipalInputs, reduction: Reduction, found: "_Found", outside: Tensor) -> None:
+        """Add the directions of G v that are missing, and go on from G v.
 
-        def turned(rows: Tensor) -> Tensor:
-            first = rows[:, : width * rank].reshape(-1, width, rank) @ turn
-            return torch.cat([first.flatten(1), rows[:, width * rank :]], 1)
-
-        image = torch.cat([(whole @ basis).flatten(), found.image[width * rank :]])
-        self._starts = torch.cat([image[None], turned(found.vectors[1:])])
-        self._tops = None if self._tops is None else turned(self._tops)
-        self._basis, self._enriched, self._value = basis, None, found.theta
+        They are added to the first layer's, unless more is missing in the layers after it: those are then taken whole.
+        """
+        width, axes = reduction.whole.shapes[0]
+        first = slice(0, width * axes)
+        bases = list(reduction.bases)
+        if 2 * _length(outside[:, first]) ** 2 < _length(outside) ** 2:
+            self._hidden_whole = True
+            bases[1:] = [None] * (len(bases) - 1)
+        else:
+            whole = found.image[0, first].view(width, axes)
+            bases[0] = enriched(inputs.basis[:, : self.rank], whole, ENRICHMENT)
+            self._is_enriched = True
+        every: Bases = [None] * len(bases)
+        image = turned(found.image, reduction.whole, every, bases)
+        second = turned(found.vectors[1:], reduction.whole, reduction.bases, bases)
+        self._starts = torch.cat([image, second])
+        if self._tops is not None:
+            self._tops = turned(self._tops, reduction.whole, reduction.bases, bases)
+        self._bases, self._value = bases, found.theta
 
     def _forget_other_networks(self, size: int, like: Tensor) -> None:
         known = self._starts
         if known is not None and (known.shape[1], known.dtype, known.device) != (size, like.dtype, like.device):
             self._starts = self._tops = None
 
-    def _first(self, gradient: Sequence[Tensor] | None, inputs: PrincipalInputs | None) -> Tensor | None:
+    def _first(
+        self, gradient: Sequence[Tensor] | None, inputs: PrincipalInputs | None, reduction: Reduction | None
+    ) -> Tensor | None:
         """Rows to start from; None where there are none."""
         if self._starts is not None or gradient is None:
             return self._starts
-        first = gradient[0] if inputs is None else inputs.on_basis(gradient[0])
-        return flatten([first, *gradient[1:]])[None]
+        if inputs is None or reduction is None:
+            return flatten(gradient)[None]
+        return reduction.restrict(flatten([inputs.on_axes(gradient[0]), *gradient[1:]])[None])
 
     def _remember(self, vectors: Tensor) -> None:
         """Predict the next top vector: its last move once more, by as much as that repeated the move before.
@@ -313,8 +347,10 @@ class SharpnessTracker:
         return {
             "starts": self._starts,
             "tops": self._tops,
-            "basis": self._basis,
+            "bases": self._bases,
+            "is_enriched": self._is_enriched,
             "on_axes": self._on_axes,
+            "hidden_whole": self._hidden_whole,
             "value": self._value,
             "steps": self._steps,
         }
@@ -322,8 +358,9 @@ class SharpnessTracker:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self._starts, self._tops = state["starts"], state["tops"]
-        self._basis, self._enriched = state["basis"], None
-        self._on_axes = state["on_axes"]
+        self._bases, self._enriched = state["bases"], None
+        self._is_enriched, self._on_axes = state["is_enriched"], state["on_axes"]
+        self._hidden_whole = state["hidden_whole"]
         self._value, self._steps = state["value"], state["steps"]
 
 
@@ -333,8 +370,8 @@ class _Found(NamedTuple):
     Attributes:
         theta, second: the two largest Ritz values.
         vectors: their unit vectors, rows on the input directions of the search.
-        image: G v of the first, on these directions.
-        outside: the first layer of G v beside them, [width, g]; None where nothing is.
+        image: G v of the first in all directions, [1, d].
+        beside: length of what lies of it outside the directions of the search.
         unseen: bound on the share of the value that the inputs' axes leave out.
         guard: the guard had to act.
         products: products spent.
@@ -344,7 +381,7 @@ class _Found(NamedTuple):
     second: float
     vectors: Tensor
     image: Tensor
-    outside: Tensor | None
+    beside: float
     unseen: float
     guard: bool
     products: int

@@ -78,7 +78,7 @@ def truth(model: nn.Module, x: Tensor, seed: int) -> float:
     matrix = GaussNewton(copy.deepcopy(model).double(), x)
     inputs = principal_inputs(x, 400, on_axes=False)
     assert matrix.perceptron is not None
-    reduced = matrix.perceptron.with_inputs(inputs.coordinates)
+    reduced = matrix.perceptron.with_inputs([inputs.coordinates])
     with torch.no_grad():
         found = search(
             product(reduced, matrix.root),
@@ -180,7 +180,7 @@ def _product_cost(label: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
     line = f"{label}: step {base * 1e3:.1f} ms, product {cost * 1e3:.1f} ms = {cost / base:.2f} steps"
     if matrix.perceptron is not None:
         for rank in (100, 200):
-            reduced = matrix.perceptron.with_inputs(principal_inputs(x, rank).coordinates)
+            reduced = matrix.perceptron.with_inputs([principal_inputs(x, rank).coordinates])
             rows = torch.randn(1, reduced.size)
             spent = seconds([partial(product(reduced, matrix.root), rows)], x)[0]
             line += f", on {rank} input directions {spent / base:.2f}"

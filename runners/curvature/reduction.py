@@ -28,15 +28,11 @@ class Reduction(NamedTuple):
     bases: Bases
 
     @classmethod
-    def of(cls, perceptron: LinearizedPerceptron, inputs: PrincipalInputs, hidden: Bases) -> "Reduction":
+    def of(cls, whole: LinearizedPerceptron, inputs: PrincipalInputs, hidden: Bases) -> "Reduction":
         """Reduce the first layer to the basis of ``inputs`` and the layers after it to the columns ``hidden``."""
-        layers = zip(perceptron.inputs[1:], hidden, strict=True)
+        layers = zip(whole.inputs[1:], hidden, strict=True)
         coordinates = [h if basis is None else h @ basis for h, basis in layers]
-        return cls(
-            perceptron.with_inputs([inputs.inputs]),
-            perceptron.with_inputs([inputs.coordinates, *coordinates]),
-            [inputs.basis, *hidden],
-        )
+        return cls(whole, whole.with_inputs([inputs.coordinates, *coordinates]), [inputs.basis, *hidden])
 
     def restrict(self, rows: Tensor) -> Tensor:
         """Rows of the whole -> their coordinates on the directions."""

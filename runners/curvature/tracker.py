@@ -13,16 +13,19 @@ from runners.curvature.gauss_newton import GaussNewton, half, half_transposed
 from runners.curvature.inputs import PrincipalInputs, enriched, principal_inputs
 from runners.curvature.krylov import Subspace, start_vectors
 from runners.curvature.output import Output
+from runners.curvature.perceptron import LinearizedPerceptron
 from runners.curvature.reduction import Bases, Reduction, fits, leading, turned
 
 # Input directions kept in the search; a layer that reads fewer than twice as many is taken whole.
-RANK = 100
+RANK = 64
 # A value that moved by more than this since the last step may be another eigenvalue's.
 JUMP = 0.08
 # Steps between probes for an eigenvalue that grew outside the space that is followed.
 PROBE_EVERY = 25
 # Dimensions of a probe: a random vector and its images.
 PROBE = 3
+# What lies outside the directions is taken to have at most so many times the Rayleigh quotient last measured of it.
+OUTSIDE_GROWTH = 2.0
 # Dimensions of the first search, which has no vectors to start from.
 COLD = 12
 MOST_DIMENSIONS = 40
@@ -48,7 +51,7 @@ class SharpnessReading(NamedTuple):
             below ``value`` by residual^2 / theta.
         products: products with the matrix, in the reduced space where there is one.
         second: the second Ritz value, NaN where there is none.
-        guard: the space was widened by a random probe because the value jumped.
+        guard: the space was widened because the value jumped.
         seconds: wall time of the update.
     """
 
@@ -71,7 +74,8 @@ class SharpnessTracker:
     A residual certifies that an eigenvalue is near, not that it is the top one. The second Ritz vector follows the most
     likely one to overtake: an eigenvalue lies within its own residual of its value, so while the two together exceed
     the first value, its residual joins the space too, four times at most. A random vector and two images of it join
-    every 25 steps, and whenever the value moved by more than 8%.
+    every 25 steps; and whenever the value moved by more than 8%, the last third Ritz vector, which is the next to
+    overtake.
 
     Not for a loss whose output Hessian is neither of `GaussNewton`'s two.
 
@@ -87,12 +91,11 @@ class SharpnessTracker:
         self.tol = tol
         self.seed = seed
         self.rank = rank
-        # Rows: where the next search starts, and the top vectors of the last steps, newest first.
-        self._starts: Tensor | None = None
-        self._tops: Tensor | None = None
-        # The bases, layer by layer, that these are on, and whether the first layer's had to be enriched.
+        self._memory: _Memory | None = None
+        # The bases, layer by layer, that this is on.
         self._bases: Bases | None = None
-        self._is_enriched = False
+        # The Rayleigh quotient of what last lay outside them, as a share of the value.
+        self._outside_share: float | None = None
         self._on_axes = True
         self._hidden_whole = False
         self._enriched: tuple[PrincipalInputs, PrincipalInputs] | None = None
@@ -144,7 +147,7 @@ class SharpnessTracker:
             if found.beside <= OUTSIDE * found.theta:
                 break
             outside = reduction.outside(found.image)
-            if self._suffices(matrix, reduction, outside, found.theta):
+            if self._suffices(matrix, reduction, outside, found):
                 break
             self._enrich(inputs, reduction, found, outside)
             enrichments += 1
@@ -192,7 +195,7 @@ class SharpnessTracker:
         return _Found(
             theta=theta,
             second=float(values[1]) if len(values) > 1 else float("nan"),
-            vectors=coordinates[:2] @ space.basis,
+            vectors=coordinates[:3] @ space.basis,
             image=image,
             beside=beside,
             unseen=unseen,
@@ -203,9 +206,10 @@ class SharpnessTracker:
     def _inputs(self, x: Tensor) -> PrincipalInputs:
         """The input directions of the search: the leading ones of the data, or these enriched."""
         principal = principal_inputs(x, self.rank, on_axes=self._on_axes)
-        basis = self._bases[0] if self._bases and self._is_enriched else None
+        basis = self._bases[0] if self._bases else None
         if basis is None or (len(basis), basis.dtype, basis.device) != (len(principal.basis), x.dtype, x.device):
-            self._is_enriched = False
+            return principal
+        if basis.shape[1] <= principal.basis.shape[1]:
             return principal
         if self._enriched is None or self._enriched[0] is not principal or self._enriched[1].basis is not basis:
             self._enriched = (principal, principal.with_basis(basis))
@@ -221,30 +225,34 @@ class SharpnessTracker:
             hidden: Bases = [None] * (len(whole.shapes) - 1)
         else:
             hidden = leading(perceptron, None if before is None else before[1:])
-        reduction = Reduction.of(perceptron, inputs, hidden)
+        reduction = Reduction.of(whole, inputs, hidden)
         if before is None:
-            self._starts = self._tops = None
-        elif self._starts is not None and self._tops is not None:
-            self._starts = turned(self._starts, whole, before, reduction.bases)
-            self._tops = turned(self._tops, whole, before, reduction.bases)
+            self._memory = None
+        elif self._memory is not None:
+            self._memory = self._memory.turned(whole, before, reduction.bases)
         self._bases = reduction.bases
         return reduction
 
     def _leave_axes(self) -> None:
         """Go on in the inputs' own coordinates, in which the vectors of before are others."""
         self._on_axes = False
-        self._starts = self._tops = self._bases = self._enriched = None
-        self._is_enriched = False
+        self._memory = self._bases = self._enriched = self._outside_share = None
 
     def _converged(self, relative: float, rho: float) -> bool:
         """Whether the error is small, for a residual in directions whose Rayleigh quotient is ``rho`` of the value."""
         return relative**2 * rho <= 2 * self.tol**2 * (1 - rho)
 
-    def _suffices(self, matrix: GaussNewton, reduction: Reduction, outside: Tensor, theta: float) -> bool:
+    def _suffices(self, matrix: GaussNewton, reduction: Reduction, outside: Tensor, found: "_Found") -> bool:
         """Whether what lies outside the directions, [1, d], changes the value by little."""
         length = _length(outside)
+        relative = length / found.theta
+        known = self._outside_share
+        is_due = self._steps % PROBE_EVERY == 0
+        if known is not None and not is_due and self._converged(relative, OUTSIDE_GROWTH * known):
+            return True
         dual = half(reduction.whole, matrix.root, outside / length)
-        return self._converged(length / theta, _length(dual) ** 2 / theta)
+        self._outside_share = _length(dual) ** 2 / found.theta
+        return self._converged(relative, self._outside_share)
 
     def _enrich(self, inputs: PrincipalInputs, reduction: Reduction, found: "_Found", outside: Tensor) -> None:
         """Add the directions of G v that are missing, and go on from G v.
@@ -260,26 +268,26 @@ class SharpnessTracker:
         else:
             whole = found.image[0, first].view(width, axes)
             bases[0] = enriched(inputs.basis[:, : self.rank], whole, ENRICHMENT)
-            self._is_enriched = True
         every: Bases = [None] * len(bases)
         image = turned(found.image, reduction.whole, every, bases)
-        second = turned(found.vectors[1:], reduction.whole, reduction.bases, bases)
-        self._starts = torch.cat([image, second])
-        if self._tops is not None:
-            self._tops = turned(self._tops, reduction.whole, reduction.bases, bases)
-        self._bases, self._value = bases, found.theta
+        others = turned(found.vectors[1:], reduction.whole, reduction.bases, bases)
+        tops = image[:0] if self._memory is None else self._memory.turned(reduction.whole, reduction.bases, bases).tops
+        self._memory = _Memory(torch.cat([image, others[:1]]), others[1:], tops)
+        self._bases, self._value, self._outside_share = bases, found.theta, None
 
     def _forget_other_networks(self, size: int, like: Tensor) -> None:
-        known = self._starts
+        known = None if self._memory is None else self._memory.starts
         if known is not None and (known.shape[1], known.dtype, known.device) != (size, like.dtype, like.device):
-            self._starts = self._tops = None
+            self._memory = None
 
     def _first(
         self, gradient: Sequence[Tensor] | None, inputs: PrincipalInputs | None, reduction: Reduction | None
     ) -> Tensor | None:
         """Rows to start from; None where there are none."""
-        if self._starts is not None or gradient is None:
-            return self._starts
+        if self._memory is not None:
+            return self._memory.starts
+        if gradient is None:
+            return None
         if inputs is None or reduction is None:
             return flatten(gradient)[None]
         return reduction.restrict(flatten([inputs.on_axes(gradient[0]), *gradient[1:]])[None])
@@ -290,7 +298,7 @@ class SharpnessTracker:
         On smooth stretches moves repeat; at the edge of stability, where steps alternate, they are undone.
         """
         top = vectors[:1]
-        tops = top if self._tops is None else torch.cat([top, self._tops[:2]])
+        tops = top if self._memory is None else torch.cat([top, self._memory.tops[:2]])
         tops = torch.where(tops @ top[0] < 0, -1, 1).to(tops)[:, None] * tops
         predicted = top
         if len(tops) == 3:
@@ -298,12 +306,11 @@ class SharpnessTracker:
             length = float(before @ before)
             repeated = float(move @ before) / length if length > 0 else 0.0
             predicted = top + min(1.0, max(-1.0, repeated)) * move
-        self._tops = tops
-        self._starts = torch.cat([predicted, vectors[1:]])
+        self._memory = _Memory(torch.cat([predicted, vectors[1:2]]), vectors[2:], tops)
 
     def _search(self, space: Subspace, starts: Tensor | None, size: int, like: Tensor) -> bool:
         """Extend the space until its top vector has converged; whether the guard had to act."""
-        cold = self._starts is None
+        cold = self._memory is None
         if starts is not None:
             space.extend(starts)
         if cold or self._steps % PROBE_EVERY == 0:
@@ -328,7 +335,8 @@ class SharpnessTracker:
             if cold or guard or abs(theta - self._value) <= JUMP * self._value:
                 break
             guard = True
-            self._probe(space, PROBE, like)
+            if self._memory is None or not space.extend(self._memory.third):
+                self._probe(space, PROBE, like)
         return guard
 
     def _probe(self, space: Subspace, count: int, like: Tensor) -> None:
@@ -345,10 +353,9 @@ class SharpnessTracker:
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on bit for bit."""
         return {
-            "starts": self._starts,
-            "tops": self._tops,
+            "memory": None if self._memory is None else tuple(self._memory),
             "bases": self._bases,
-            "is_enriched": self._is_enriched,
+            "outside_share": self._outside_share,
             "on_axes": self._on_axes,
             "hidden_whole": self._hidden_whole,
             "value": self._value,
@@ -357,11 +364,30 @@ class SharpnessTracker:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
-        self._starts, self._tops = state["starts"], state["tops"]
+        self._memory = None if state["memory"] is None else _Memory(*state["memory"])
         self._bases, self._enriched = state["bases"], None
-        self._is_enriched, self._on_axes = state["is_enriched"], state["on_axes"]
+        self._outside_share, self._on_axes = state["outside_share"], state["on_axes"]
         self._hidden_whole = state["hidden_whole"]
         self._value, self._steps = state["value"], state["steps"]
+
+
+class _Memory(NamedTuple):
+    """What a search leaves to the next, rows on the directions of the search.
+
+    Attributes:
+        starts: where the next begins: the prediction of the top vector, and the second Ritz vector, if any.
+        third: the third Ritz vector, [1, d]; no row where there is none.
+        tops: the top vectors of the last steps, newest first.
+    """
+
+    starts: Tensor
+    third: Tensor
+    tops: Tensor
+
+    def turned(self, whole: LinearizedPerceptron, before: Bases, after: Bases) -> "_Memory":
+        """The same on other bases."""
+        rows = turned(torch.cat(self), whole, before, after)
+        return _Memory(*rows.split([len(part) for part in self]))
 
 
 class _Found(NamedTuple):

@@ -1,6 +1,6 @@
 """The principal subspace of a data set's inputs, found once per data set."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,15 @@ MOST_AXES = 4096
 ITERATIONS = 3
 # Enrichment takes up no direction whose squared length is less than this share of the longest's.
 NEGLIGIBLE = 1e-6
+# The share of the inputs' squared length that the leading axes may leave out ...
+FAINT = 0.004
+# ... where that spares at least so many axes ...
+LEAST_SPARED = 256
+# ... of which so many random combinations are kept.
+SKETCH = 32
+
+# Inputs on their leading axes, on all their axes, or as they are.
+Coordinates = Literal["leading", "axes", "inputs"]
 
 
 class PrincipalInputs(NamedTuple):
@@ -20,7 +29,9 @@ class PrincipalInputs(NamedTuple):
         inputs: x A, [n, g], on the axes below; the inputs themselves where there are none.
         axes: A, orthonormal columns [f, g]: the right singular vectors of x, leading first, whose singular values a
             Gram matrix in this precision tells from zero. None where they were not found, or not wanted.
-        unseen: the largest singular value that the axes may leave out; 0 without axes.
+        unseen: the largest singular value that all the axes may leave out; 0 without axes.
+        faint: [n, s], random combinations of the axes that the leading ones leave out, scaled so that the squared
+            length of M faint is on average that of M times what is left out, for any M. None where none is.
         basis: orthonormal columns Q, [g, r].
         coordinates: x A Q, [n, r].
     """
@@ -28,6 +39,7 @@ class PrincipalInputs(NamedTuple):
     inputs: Tensor
     axes: Tensor | None
     unseen: float
+    faint: Tensor | None
     basis: Tensor
     coordinates: Tensor
 
@@ -43,7 +55,7 @@ class PrincipalInputs(NamedTuple):
 _found: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def principal_inputs(x: Tensor, rank: int, *, on_axes: bool = True) -> PrincipalInputs:
+def principal_inputs(x: Tensor, rank: int, *, coordinates: Coordinates = "axes") -> PrincipalInputs:
     """Flattened inputs on their ``rank`` leading right singular vectors.
 
     Kept as long as ``x`` lives and is not changed in place. Without axes the vectors are approximate; their
@@ -52,23 +64,48 @@ def principal_inputs(x: Tensor, rank: int, *, on_axes: bool = True) -> Principal
     Args:
         x: inputs [n, ...], f numbers each.
         rank: most vectors; fewer are returned where the inputs span less.
-        on_axes: give the inputs on their axes where these can be found, which are fewer than f; else as they are.
+        coordinates: "leading" gives the inputs on the leading axes, where these are far fewer than "axes", which gives
+            them on all, where these can be found; "inputs" as they are.
     """
-    signature = (x._version, x.data_ptr(), rank, on_axes)
+    signature = (x._version, x.data_ptr(), rank)
     kept = _found.get(x)
     if kept is None or kept[0] != signature:
-        kept = (signature, _factor(x.detach().flatten(1), rank, on_axes))
-        _found[x] = kept
-    return kept[1]
+        kept = _found[x] = (signature, {})
+    found: dict[Coordinates, PrincipalInputs] = kept[1]
+    if coordinates not in found:
+        if coordinates == "leading":
+            found[coordinates] = _on_leading_axes(principal_inputs(x, rank))
+        else:
+            found[coordinates] = _factor(x.detach().flatten(1), rank, coordinates == "axes")
+    return found[coordinates]
 
 
 def _factor(x: Tensor, rank: int, on_axes: bool) -> PrincipalInputs:
-    whole = PrincipalInputs(x, None, 0.0, x, x)
+    whole = PrincipalInputs(x, None, 0.0, None, x, x)
     if not on_axes or min(x.shape) > MOST_AXES:
         return whole.with_basis(_leading(x, rank))
     axes, unseen = _axes(x)
     leading = torch.eye(axes.shape[1], dtype=x.dtype, device=x.device)[:, :rank].contiguous()
     return whole._replace(inputs=x @ axes, axes=axes, unseen=unseen).with_basis(leading)
+
+
+def _on_leading_axes(whole: PrincipalInputs) -> PrincipalInputs:
+    if whole.axes is None:
+        return whole
+    squares = whole.inputs.square().sum(0, dtype=torch.float64)
+    held = squares.cumsum(0) >= (1 - FAINT) * squares.sum()
+    count = max(whole.basis.shape[1], int((~held).sum()) + 1)
+    rest = whole.inputs[:, count:]
+    if rest.shape[1] < LEAST_SPARED:
+        return whole
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.randn(rest.shape[1], SKETCH, generator=generator, dtype=torch.float64).to(rest) / SKETCH**0.5
+    return whole._replace(
+        inputs=whole.inputs[:, :count].contiguous(),
+        axes=whole.axes[:, :count].contiguous(),
+        faint=rest @ mixing,
+        basis=whole.basis[:count],
+    )
 
 
 def _axes(x: Tensor) -> tuple[Tensor, float]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from runners.curvature.flat import flatten
 from runners.curvature.forward import Forward
 from runners.curvature.gauss_newton import GaussNewton, half, half_transposed
-from runners.curvature.inputs import PrincipalInputs, enriched, principal_inputs
+from runners.curvature.inputs import Coordinates, PrincipalInputs, enriched, principal_inputs
 from runners.curvature.krylov import Subspace, start_vectors
 from runners.curvature.output import Output
 from runners.curvature.perceptron import LinearizedPerceptron
@@ -37,7 +37,9 @@ OUTSIDE = 0.015
 # ... by so many directions, upon which the search goes on, at most so often in one step.
 ENRICHMENT = 64
 MOST_ENRICHMENTS = 2
-# Where inputs that their axes leave out might hold more of the value than this, the inputs are taken as they are.
+# Where the leading axes of the inputs leave out more of the value than this, all axes are taken ...
+MOST_FAINT = 2e-5
+# ... and where these might leave out more than this, the inputs as they are.
 UNSEEN = 5e-5
 
 
@@ -46,7 +48,8 @@ class SharpnessReading(NamedTuple):
 
     Attributes:
         value: lambda_max as the dual Rayleigh quotient |G v|^2 / v^T G v, so a lower bound (up to rounding). On a
-            perceptron's input axes it may be lower by 5e-5 at most, as those leave out what rounding hides.
+            perceptron's input axes it is lower by what these leave out: what rounding hides, at most 5e-5 of it, and
+            the faintest axes, estimated at 2e-5 of it or less.
         residual: |G v - theta v| for theta = v^T G v, |v| = 1: an eigenvalue lies within it of theta, and theta is
             below ``value`` by residual^2 / theta.
         products: products with the matrix, in the reduced space where there is one.
@@ -96,7 +99,7 @@ class SharpnessTracker:
         self._bases: Bases | None = None
         # The Rayleigh quotient of what last lay outside them, as a share of the value.
         self._outside_share: float | None = None
-        self._on_axes = True
+        self._coordinates: Coordinates = "leading"
         self._hidden_whole = False
         self._enriched: tuple[PrincipalInputs, PrincipalInputs] | None = None
         self._value = 0.0
@@ -142,6 +145,9 @@ class SharpnessTracker:
             if found.unseen > UNSEEN:
                 self._leave_axes()
                 continue
+            if found.faint > MOST_FAINT:
+                self._take_all_axes(x)
+                continue
             if inputs is None or reduction is None or enrichments == MOST_ENRICHMENTS:
                 break
             if found.beside <= OUTSIDE * found.theta:
@@ -185,13 +191,16 @@ class SharpnessTracker:
         guard = self._search(space, self._first(gradient, inputs, reduction), size, matrix.like)
         values, coordinates = space.ritz()
         theta = float(values[0])
-        image, beside, unseen = coordinates[:1] @ space.images, 0.0, 0.0
+        image, beside, unseen, faint = coordinates[:1] @ space.images, 0.0, 0.0, 0.0
         if inputs is not None and reduction is not None:
             dual = torch.einsum("m,nmk->nk", coordinates[0], torch.cat(duals, 1))[:, None]
             backward = reduction.whole.backward(matrix.root.apply(dual))
             inside, image = _length(image), reduction.whole.gather(backward)
             beside = max(0.0, _length(image) ** 2 - inside**2) ** 0.5
-            unseen = (inputs.unseen * _length(backward[-1][1]) / theta) ** 2 if theta > 0 else 0.0
+            first = backward[-1][1][:, 0]
+            if theta > 0:
+                unseen = (inputs.unseen * _length(first) / theta) ** 2
+                faint = 0.0 if inputs.faint is None else (_length(first.T @ inputs.faint) / theta) ** 2
         return _Found(
             theta=theta,
             second=float(values[1]) if len(values) > 1 else float("nan"),
@@ -199,13 +208,14 @@ class SharpnessTracker:
             image=image,
             beside=beside,
             unseen=unseen,
+            faint=faint,
             guard=guard,
             products=space.products,
         )
 
     def _inputs(self, x: Tensor) -> PrincipalInputs:
         """The input directions of the search: the leading ones of the data, or these enriched."""
-        principal = principal_inputs(x, self.rank, on_axes=self._on_axes)
+        principal = principal_inputs(x, self.rank, coordinates=self._coordinates)
         basis = self._bases[0] if self._bases else None
         if basis is None or (len(basis), basis.dtype, basis.device) != (len(principal.basis), x.dtype, x.device):
             return principal
@@ -233,9 +243,17 @@ class SharpnessTracker:
         self._bases = reduction.bases
         return reduction
 
+    def _take_all_axes(self, x: Tensor) -> None:
+        """Go on on all axes: directions of the leading ones have no part in the others."""
+        self._coordinates = "axes"
+        assert self._bases is not None and self._bases[0] is not None
+        basis = self._bases[0]
+        more = principal_inputs(x, self.rank).inputs.shape[1] - len(basis)
+        self._bases = [torch.cat([basis, basis.new_zeros(more, basis.shape[1])]), *self._bases[1:]]
+
     def _leave_axes(self) -> None:
         """Go on in the inputs' own coordinates, in which the vectors of before are others."""
-        self._on_axes = False
+        self._coordinates = "inputs"
         self._memory = self._bases = self._enriched = self._outside_share = None
 
     def _converged(self, relative: float, rho: float) -> bool:
@@ -335,8 +353,9 @@ class SharpnessTracker:
             if cold or guard or abs(theta - self._value) <= JUMP * self._value:
                 break
             guard = True
-            if self._memory is None or not space.extend(self._memory.third):
-                self._probe(space, PROBE, like)
+            added = 0 if self._memory is None else space.extend(self._memory.third)
+            if not added or theta < self._value:
+                self._probe(space, PROBE - added, like)
         return guard
 
     def _probe(self, space: Subspace, count: int, like: Tensor) -> None:
@@ -356,7 +375,7 @@ class SharpnessTracker:
             "memory": None if self._memory is None else tuple(self._memory),
             "bases": self._bases,
             "outside_share": self._outside_share,
-            "on_axes": self._on_axes,
+            "coordinates": self._coordinates,
             "hidden_whole": self._hidden_whole,
             "value": self._value,
             "steps": self._steps,
@@ -366,7 +385,7 @@ class SharpnessTracker:
         """Go on where `state_dict` was taken."""
         self._memory = None if state["memory"] is None else _Memory(*state["memory"])
         self._bases, self._enriched = state["bases"], None
-        self._outside_share, self._on_axes = state["outside_share"], state["on_axes"]
+        self._outside_share, self._coordinates = state["outside_share"], state["coordinates"]
         self._hidden_whole = state["hidden_whole"]
         self._value, self._steps = state["value"], state["steps"]
 
@@ -398,7 +417,8 @@ class _Found(NamedTuple):
         vectors: their unit vectors, rows on the input directions of the search.
         image: G v of the first in all directions, [1, d].
         beside: length of what lies of it outside the directions of the search.
-        unseen: bound on the share of the value that the inputs' axes leave out.
+        unseen: bound on the share of the value that all the inputs' axes leave out.
+        faint: estimate of the share that the faint axes hold, where the leading ones are used.
         guard: the guard had to act.
         products: products spent.
     """
@@ -409,6 +429,7 @@ class _Found(NamedTuple):
     image: Tensor
     beside: float
     unseen: float
+    faint: float
     guard: bool
     products: int
 

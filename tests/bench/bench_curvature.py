@@ -76,7 +76,7 @@ def truth(model: nn.Module, x: Tensor, seed: int) -> float:
     The search runs on 400 input directions first, then on all of them.
     """
     matrix = GaussNewton(copy.deepcopy(model).double(), x)
-    inputs = principal_inputs(x, 400, on_axes=False)
+    inputs = principal_inputs(x, 400, coordinates="inputs")
     assert matrix.perceptron is not None
     reduced = matrix.perceptron.with_inputs([inputs.coordinates])
     with torch.no_grad():

@@ -179,7 +179,7 @@ def test_curvature_in_inputs_that_their_axes_leave_out_is_not_missed(monkeypatch
     tracker = SharpnessTracker(rank=5)
     for _ in range(2):
         assert tracker.update(model, x).value == pytest.approx(exact, rel=1e-4)
-    assert not tracker.state_dict()["on_axes"]
+    assert tracker.state_dict()["coordinates"] == "inputs"
     monkeypatch.setattr("runners.curvature.tracker.UNSEEN", float("inf"))
     assert SharpnessTracker(rank=5).update(model, x).value < 0.9 * exact
 
@@ -205,7 +205,7 @@ def test_axes_make_no_difference_to_the_value() -> None:
         ):
             p.data -= 0.1 * g
     on_axes, whole = SharpnessTracker(rank=60), SharpnessTracker(rank=60)
-    whole.load_state_dict({**whole.state_dict(), "on_axes": False})
+    whole.load_state_dict({**whole.state_dict(), "coordinates": "inputs"})
     assert on_axes.update(model, x).value == pytest.approx(whole.update(model, x).value, rel=2e-6)
 
 

@@ -51,7 +51,7 @@ class SharpnessReading(NamedTuple):
             perceptron's input axes it is lower by what these leave out: what rounding hides, at most 5e-5 of it, and
             the faintest axes, estimated at 2e-5 of it or less.
         residual: |G v - theta v| for theta = v^T G v, |v| = 1: an eigenvalue lies within it of theta, and theta is
-            below ``value`` by residual^2 / theta.
+            below ``value`` by residual^2 / theta. What the faint axes hold of it is in it, as estimated.
         products: products with the matrix, in the reduced space where there is one.
         second: the second Ritz value, NaN where there is none.
         guard: the space was widened because the value jumped.
@@ -77,8 +77,8 @@ class SharpnessTracker:
     A residual certifies that an eigenvalue is near, not that it is the top one. The second Ritz vector follows the most
     likely one to overtake: an eigenvalue lies within its own residual of its value, so while the two together exceed
     the first value, its residual joins the space too, four times at most. A random vector and two images of it join
-    every 25 steps; and whenever the value moved by more than 8%, the last third Ritz vector, which is the next to
-    overtake.
+    every 25 steps; whenever the value moved by more than 8%, the third Ritz vector of the step before, another that may
+    have overtaken, takes the place of one of the two images.
 
     Not for a loss whose output Hessian is neither of `GaussNewton`'s two.
 
@@ -163,7 +163,7 @@ class SharpnessTracker:
         self._steps += 1
         return SharpnessReading(
             value=squared / found.theta if found.theta > 0 else 0.0,
-            residual=max(0.0, squared - found.theta**2) ** 0.5,
+            residual=max(0.0, squared + (found.faint - 1) * found.theta**2) ** 0.5,
             products=products,
             second=found.second,
             guard=guard,
@@ -354,8 +354,7 @@ class SharpnessTracker:
                 break
             guard = True
             added = 0 if self._memory is None else space.extend(self._memory.third)
-            if not added or theta < self._value:
-                self._probe(space, PROBE - added, like)
+            self._probe(space, PROBE - added, like)
         return guard
 
     def _probe(self, space: Subspace, count: int, like: Tensor) -> None:

@@ -246,7 +246,8 @@ class SharpnessTracker:
     def _take_all_axes(self, x: Tensor) -> None:
         """Go on on all axes: directions of the leading ones have no part in the others."""
         self._coordinates = "axes"
-        assert self._bases is not None and self._bases[0] is not None
+        assert self._bases is not None
+        assert self._bases[0] is not None
         basis = self._bases[0]
         more = principal_inputs(x, self.rank).inputs.shape[1] - len(basis)
         self._bases = [torch.cat([basis, basis.new_zeros(more, basis.shape[1])]), *self._bases[1:]]

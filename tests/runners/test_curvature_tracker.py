@@ -72,6 +72,19 @@ def test_an_eigenvalue_that_jumps_up_from_the_bulk_is_found_at_once(rotate: bool
     assert guards == 1
 
 
+@pytest.mark.parametrize("top", [5.0, 9.0, 11.5])
+def test_an_eigenvalue_that_jumps_up_is_found_whatever_the_random_vectors(top: float) -> None:
+    model = Planted(SIZE, rotate=True)
+    for seed in range(8):
+        tracker, other = SharpnessTracker(seed=seed), 9 + 6 * seed
+        for step in range(8):
+            model.spectrum = bulk()
+            model.spectrum[3] = 10.0 if step < 5 else top
+            model.spectrum[other] = 0.5 if step < 5 else 1.3 * top
+            value = tracker.update(model, IDENTITY, "mse").value
+            assert value == pytest.approx(float(model.spectrum.max()), rel=1e-3)
+
+
 def test_an_eigenvalue_that_overtakes_unseen_is_found_within_a_probes_interval() -> None:
     """The old one stays as it is, with a zero residual: nothing but the periodic random probe can tell."""
     model = Planted(SIZE, rotate=True)
@@ -207,6 +220,49 @@ def test_axes_make_no_difference_to_the_value() -> None:
     on_axes, whole = SharpnessTracker(rank=60), SharpnessTracker(rank=60)
     whole.load_state_dict({**whole.state_dict(), "coordinates": "inputs"})
     assert on_axes.update(model, x).value == pytest.approx(whole.update(model, x).value, rel=2e-6)
+
+
+def faint_inputs(n: int = 400) -> Tensor:
+    """Inputs of 400 numbers, all but 2 in a thousand of whose squared length lies in twenty of them."""
+    x = torch.randn(n, 400, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    x[:, :20] *= 100
+    return x
+
+
+def test_random_combinations_tell_the_length_of_what_the_leading_axes_leave_out() -> None:
+    x = faint_inputs()
+    every, leading = principal_inputs(x, 10), principal_inputs(x, 10, coordinates="leading")
+    count = leading.inputs.shape[1]
+    assert torch.equal(leading.inputs, every.inputs[:, :count])
+    rest = every.inputs[:, count:]
+    assert rest.shape[1] >= 256
+    assert float(rest.square().sum()) <= 0.004 * float(x.square().sum())
+    rows = torch.randn(200, len(x), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    assert float((rows @ leading.faint).norm()) == pytest.approx(float((rows @ rest).norm()), rel=0.05)
+    few = x[:60].clone()
+    assert principal_inputs(few, 10, coordinates="leading") is principal_inputs(few, 10)
+
+
+def test_curvature_in_the_faint_axes_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most samples that are large in the leading axes are certain, and fifty lie in the others."""
+    torch.manual_seed(0)
+    x = faint_inputs()
+    x[350:, :20] = 0
+    model = MODELS.build({"name": "mlp", "hidden": (6,), "activation": "relu"}, "m").build((400,), 2).double()
+    with torch.no_grad():
+        list(model.parameters())[2].mul_(5)
+    exact = float(torch.linalg.eigvalsh(dense_gauss_newton(model, x, "ce"))[-1])
+    tracker = SharpnessTracker(rank=20)
+    for _ in range(3):
+        assert tracker.update(model, x).value == pytest.approx(exact, rel=5e-5)
+    assert tracker.state_dict()["coordinates"] == "axes"
+    monkeypatch.setattr("runners.curvature.tracker.MOST_FAINT", float("inf"))
+    missing = SharpnessTracker(rank=20)
+    reading = missing.update(model, x)
+    assert reading.value < exact * (1 - 3e-4)
+    assert missing.state_dict()["coordinates"] == "leading"
+    # Though they do not enter the value, the residual tells of them.
+    assert reading.residual > 0.02 * reading.value
 
 
 def few_samples_hold_the_curvature() -> tuple[nn.Module, Tensor]:

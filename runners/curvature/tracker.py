@@ -24,8 +24,8 @@ JUMP = 0.08
 PROBE_EVERY = 25
 # Dimensions of a probe: a random vector and its images.
 PROBE = 3
-# What lies outside the directions is taken to have at most so many times the Rayleigh quotient last measured of it.
-OUTSIDE_GROWTH = 2.0
+# Between probes what lies outside the directions is trusted not to have grown, in its Rayleigh quotient, by more.
+OUTSIDE_GROWTH = 20.0
 # Dimensions of the first search, which has no vectors to start from.
 COLD = 12
 MOST_DIMENSIONS = 40
@@ -237,7 +237,7 @@ class SharpnessTracker:
             hidden = leading(perceptron, None if before is None else before[1:])
         reduction = Reduction.of(whole, inputs, hidden)
         if before is None:
-            self._memory = None
+            self._memory = self._outside_share = None
         elif self._memory is not None:
             self._memory = self._memory.turned(whole, before, reduction.bases)
         self._bases = reduction.bases

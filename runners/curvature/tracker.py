@@ -153,7 +153,7 @@ class SharpnessTracker:
             if found.beside <= OUTSIDE * found.theta:
                 break
             outside = reduction.outside(found.image)
-            if self._suffices(matrix, reduction, outside, found):
+            if self._suffices(matrix, reduction, outside, found.theta):
                 break
             self._enrich(inputs, reduction, found, outside)
             enrichments += 1
@@ -261,16 +261,16 @@ class SharpnessTracker:
         """Whether the error is small, for a residual in directions whose Rayleigh quotient is ``rho`` of the value."""
         return relative**2 * rho <= 2 * self.tol**2 * (1 - rho)
 
-    def _suffices(self, matrix: GaussNewton, reduction: Reduction, outside: Tensor, found: "_Found") -> bool:
+    def _suffices(self, matrix: GaussNewton, reduction: Reduction, outside: Tensor, theta: float) -> bool:
         """Whether what lies outside the directions, [1, d], changes the value by little."""
         length = _length(outside)
-        relative = length / found.theta
+        relative = length / theta
         known = self._outside_share
         is_due = self._steps % PROBE_EVERY == 0
         if known is not None and not is_due and self._converged(relative, OUTSIDE_GROWTH * known):
             return True
         dual = half(reduction.whole, matrix.root, outside / length)
-        self._outside_share = _length(dual) ** 2 / found.theta
+        self._outside_share = _length(dual) ** 2 / theta
         return self._converged(relative, self._outside_share)
 
     def _enrich(self, inputs: PrincipalInputs, reduction: Reduction, found: "_Found", outside: Tensor) -> None:

@@ -9,6 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from runners.curvature import GaussNewton, SharpnessTracker, run_forward
 from runners.curvature.inputs import principal_inputs
+from runners.curvature.perceptron import LinearizedPerceptron
+from runners.curvature.reduction import turned
 from runners.models import MODELS
 from tests.oracles_curvature import dense_gauss_newton
 
@@ -292,6 +294,48 @@ def test_directions_that_the_search_lacks_join_it(monkeypatch: pytest.MonkeyPatc
     assert readings[2].products < readings[0].products / 2
     monkeypatch.setattr("runners.curvature.tracker.MOST_ENRICHMENTS", 0)
     assert SharpnessTracker(rank=20).update(model, x).value < exact * (1 - 3e-4)
+
+
+@pytest.mark.parametrize("hidden_rank", [40, 3])
+def test_hidden_layers_are_searched_on_a_few_directions_and_whole_where_these_do_not_do(
+    hidden_rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runners.curvature.reduction.HIDDEN_RANK", hidden_rank)
+    x, y = digits_like(300, 200, torch.float64)
+    torch.manual_seed(0)
+    model = MODELS.build({"name": "mlp", "hidden": (90, 90)}, "m").build((200,), 5).double()
+    tracker, resumed = SharpnessTracker(rank=60), SharpnessTracker(rank=60)
+    descent = torch.optim.SGD(model.parameters(), lr=0.5)
+    for step in range(17):
+        resumed.load_state_dict(copy.deepcopy(tracker.state_dict()))
+        reading = tracker.update(model, x)
+        assert resumed.update(model, x)[:5] == reading[:5]
+        if step % 4 == 0:
+            exact = float(GaussNewton(model, x).top(1, 1e-6, seed=step)[0][0])
+            # A lower bound.
+            assert -1e-9 < 1 - reading.value / exact < 5e-5
+        descent.zero_grad()
+        cross_entropy(model(x), y).backward()
+        descent.step()
+    hidden = tracker.state_dict()["bases"][1]
+    assert hidden is None if hidden_rank == 3 else hidden.shape == (90, 40)
+
+
+def test_vectors_are_turned_from_one_basis_to_another_as_the_weights_they_stand_for() -> None:
+    torch.manual_seed(0)
+    model = MODELS.build({"name": "mlp", "hidden": (7,)}, "m").build((9,), 3).double()
+    whole = LinearizedPerceptron.at(model, torch.randn(20, 9, dtype=torch.float64))
+    assert whole is not None
+    old, new = (torch.linalg.qr(torch.randn(9, r, dtype=torch.float64)).Q for r in (4, 5))
+    hidden = torch.linalg.qr(torch.randn(7, 2, dtype=torch.float64)).Q
+    rows = torch.randn(2, 7 * 4 + 7 + 3 * 7 + 3, dtype=torch.float64)
+    found = turned(rows, whole, [old, None], [new, hidden])
+    for row, out in zip(rows, found, strict=True):
+        first, bias, second, last = row.split([28, 7, 21, 3])
+        # The weights themselves, on the new directions.
+        weight = first.view(7, 4) @ old.T
+        expected = [(weight @ new).flatten(), bias, (second.view(3, 7) @ hidden).flatten(), last]
+        assert torch.allclose(out, torch.cat(expected), atol=1e-14)
 
 
 def test_other_inputs_after_an_enrichment_start_anew() -> None:
